@@ -1,0 +1,29 @@
+# Checks on the sources themselves.
+HEADER_OK := $(HEADERS:%=$(BUILD)/headers/%.ok)
+ALL_SRC := $(HEADERS) $(SRC) $(sort $(wildcard tests/*/*.c))
+
+# A header must compile alone: it includes what it uses. One stamp a header, so only changed ones are tried again.
+$(BUILD)/headers/%.ok: % $(MAKEFILE_LIST) $(BUILD)/config.mk | $(PROTO_H)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(filter-out -MMD -MP,$(CFLAGS_ALL)) -fsyntax-only -x c -include $< -MMD -MP -MT $@ -MF $@.d /dev/null
+	$(Q)touch $@
+-include $(HEADER_OK:%=%.d)
+
+.PHONY: check-format check-layers check-names check-headers check-functions check-tidy check-selftest format
+check-headers: $(HEADER_OK) ## each header compiles alone
+	@echo "headers: $(words $(HEADERS)) compile alone"
+check-layers: ## no include points to a higher layer
+	$(Q)sh mk/check-layers.sh
+check-names: $(LIB) ## prefixes of symbols and macros, banned functions
+	$(Q)sh mk/check-names.sh $(LIB) $(ALL_SRC)
+check-functions: ## no function above 70 lines
+	$(Q)sh mk/check-functions.sh 70 $(ALL_SRC)
+check-format: ## clang-format has nothing to change
+	$(Q)clang-format --dry-run -Werror $(ALL_SRC)
+	@echo "format: $(words $(ALL_SRC)) files clean"
+check-tidy: ## clang-tidy, the slow lint
+	$(Q)clang-tidy --quiet $(LIB_SRC) -- -std=gnu11 -Ilib $(UV_CFLAGS)
+check-selftest: ## plant one fault for each check in a copy of the tree, and see each caught
+	$(Q)sh tests/selftest.sh
+format: ## format the files that differ from HEAD, else all
+	$(Q)clang-format -i $(or $(shell git diff --name-only --relative HEAD -- '*.c' '*.h' 2>/dev/null),$(ALL_SRC))

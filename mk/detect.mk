@@ -1,0 +1,27 @@
+# Optional parts are looked for once, into build/PRESET/config.mk, which make rebuilds by itself when detect.sh
+# changes. To look again: make clean, or remove that file. WITH_X = auto | yes | no; yes and missing stops the build.
+WITH_CUDA ?= auto
+WITH_NCCL ?= auto
+WITH_TORCH ?= auto
+CUDA_HOME ?= /usr/local/cuda
+TORCH_HOME ?= /usr
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+export CC CXX WITH_CUDA WITH_NCCL WITH_TORCH CUDA_HOME TORCH_HOME
+
+$(BUILD)/config.mk: mk/detect.sh
+	@mkdir -p $(@D)
+	@sh mk/detect.sh $(@D)/probe >$@.tmp && mv $@.tmp $@
+
+# help and clean must work on a bare machine and must not leave a build folder behind.
+ifneq ($(filter-out help clean deps dist,$(or $(MAKECMDGOALS),all)),)
+include $(BUILD)/config.mk
+endif
+
+.PHONY: config
+config: ## show what was found and where
+	@cat $(BUILD)/config.mk

@@ -1,0 +1,45 @@
+# Sources are found by wildcard, so a new file needs no edit here.
+# Generated code (protobuf-c) goes to $(BUILD)/gen and is included as "dtorch/v1/NAME.pb-c.h".
+PROTOS := $(sort $(wildcard proto/*/*/*.proto proto/*/*/*/*.proto))
+PROTO_C := $(PROTOS:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
+PROTO_O := $(PROTO_C:.c=.o)
+LIB_SRC := $(sort $(wildcard lib/*/*.c))
+CONTROLLERD_SRC := $(sort $(wildcard daemons/controllerd/*.c))
+WORKERD_SRC := $(sort $(wildcard daemons/workerd/*.c))
+CTL_SRC := $(sort $(wildcard client/ctl/*.c))
+SRC := $(LIB_SRC) $(CONTROLLERD_SRC) $(WORKERD_SRC) $(CTL_SRC)
+HEADERS := $(sort $(wildcard lib/*/*.h daemons/*/*.h client/*/*.h tests/lib/*.h))
+LIB := $(BUILD)/libdt.a
+PROGRAMS := $(if $(CONTROLLERD_SRC),$(BUILD)/bin/dtorch-controllerd) $(if $(WORKERD_SRC),$(BUILD)/bin/dtorch-workerd) \
+  $(if $(CTL_SRC),$(BUILD)/bin/dtorchctl)
+objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
+
+# protoc-c writes the .c and the .h of one file in one go; the .h of all files must stand before anything compiles.
+$(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h &: proto/%.proto
+	$(call say,PROTO,$<)
+	@mkdir -p $(BUILD)/gen
+	$(Q)protoc-c -Iproto --c_out=$(BUILD)/gen $<
+PROTO_H := $(PROTO_C:.c=.h)
+$(PROTO_O): %.o: %.c $(PROTO_H)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_GEN) -MMD -MP -c $< -o $@
+
+$(BUILD)/%.o: %.c $(MAKEFILE_LIST) $(BUILD)/config.mk | $(PROTO_H)
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+
+$(LIB): $(call objects,$(LIB_SRC)) $(PROTO_O)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && ar crs $@ $^
+
+$(BUILD)/bin/dtorch-controllerd: $(call objects,$(CONTROLLERD_SRC)) $(LIB)
+$(BUILD)/bin/dtorch-workerd: $(call objects,$(WORKERD_SRC)) $(LIB)
+$(BUILD)/bin/dtorchctl: $(call objects,$(CTL_SRC)) $(LIB)
+$(PROGRAMS):
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(filter %.o,$^) $(LIB) -o $@ $(LDLIBS_ALL)
+
+.SECONDARY:
+-include $(patsubst %.c,$(BUILD)/%.d,$(SRC) $(wildcard tests/*/*.c)) $(PROTO_O:.o=.d)
