@@ -4,12 +4,15 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
 PRESET ?= dev
-BUILD := build/$(PRESET)$(if $(filter clang%,$(notdir $(CC))),-clang)
+ifeq ($(PRESET),fuzz)
+override CC := clang
+endif
+BUILD := build/$(PRESET)$(if $(filter-out fuzz,$(PRESET)),$(if $(filter clang%,$(notdir $(CC))),-clang))
 
-include mk/detect.mk mk/flags.mk mk/rules.mk mk/tests.mk mk/checks.mk
+include mk/detect.mk mk/flags.mk mk/rules.mk mk/tests.mk mk/checks.mk mk/install.mk mk/tools.mk
 
 .PHONY: all help clean
-all: $(PROGRAMS) ## build the daemons, dtorchctl and the libraries
+all: $(LIB) $(PROGRAMS) ## build the daemons, dtorchctl and the library
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z%-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
 clean: ## remove the build folder

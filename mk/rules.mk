@@ -8,7 +8,7 @@ CONTROLLERD_SRC := $(sort $(wildcard daemons/controllerd/*.c))
 WORKERD_SRC := $(sort $(wildcard daemons/workerd/*.c))
 CTL_SRC := $(sort $(wildcard client/ctl/*.c))
 SRC := $(LIB_SRC) $(CONTROLLERD_SRC) $(WORKERD_SRC) $(CTL_SRC)
-HEADERS := $(sort $(wildcard lib/*/*.h daemons/*/*.h client/*/*.h tests/lib/*.h))
+HEADERS := $(sort $(wildcard lib/*/*.h daemons/*/*.h client/*/*.h client/include/dtorch/*.h tests/lib/*.h tests/sim/*.h))
 LIB := $(BUILD)/libdt.a
 PROGRAMS := $(if $(CONTROLLERD_SRC),$(BUILD)/bin/dtorch-controllerd) $(if $(WORKERD_SRC),$(BUILD)/bin/dtorch-workerd) \
   $(if $(CTL_SRC),$(BUILD)/bin/dtorchctl)
@@ -27,11 +27,18 @@ $(PROTO_O): %.o: %.c $(PROTO_H)
 $(BUILD)/%.o: %.c $(MAKEFILE_LIST) $(BUILD)/config.mk | $(PROTO_H)
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS_ALL) $(EXTRA) -MMD -MP -c $< -o $@
+
+# The version is compiled into one object, which is made again only when its text changes.
+$(BUILD)/version: FORCE
+	@mkdir -p $(@D) && echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' >$@
+$(BUILD)/lib/base/version.o: private EXTRA := -DDT_VERSION_TEXT='"$(VERSION)"'
+$(BUILD)/lib/base/version.o: $(BUILD)/version
+.PHONY: FORCE
 
 $(LIB): $(call objects,$(LIB_SRC)) $(PROTO_O)
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && ar crs $@ $^
+	$(Q)mkdir -p $(@D) && rm -f $@ && ar crs $@ $^
 
 $(BUILD)/bin/dtorch-controllerd: $(call objects,$(CONTROLLERD_SRC)) $(LIB)
 $(BUILD)/bin/dtorch-workerd: $(call objects,$(WORKERD_SRC)) $(LIB)
@@ -42,4 +49,4 @@ $(PROGRAMS):
 	$(Q)$(CC) $(LDFLAGS_ALL) $(filter %.o,$^) $(LIB) -o $@ $(LDLIBS_ALL)
 
 .SECONDARY:
--include $(patsubst %.c,$(BUILD)/%.d,$(SRC) $(wildcard tests/*/*.c)) $(PROTO_O:.o=.d)
+-include $(patsubst %.c,$(BUILD)/%.d,$(SRC) $(filter-out tests/so/%,$(wildcard tests/*/*.c))) $(PROTO_O:.o=.d)

@@ -1,0 +1,1 @@
+# Tools for people: dependencies, the demonstration, a cluster in one terminal, figures.
