@@ -1,0 +1,129 @@
+/* The table between DTorch and a chip maker's code: what a backend offers, as plain C.
+ *
+ * A backend is either built in (`ref`, `sim`, and `torch`, whose devices NVML enumerates) or a
+ * shared object `dtorch-backend-NAME.so` in a directory of `Backends=`, which exports one symbol:
+ *     const dt_backend_t *dt_backend_get(int abi);
+ * It is called with the host's DT_BACKEND_ABI and returns a table that lives as long as the
+ * process, or NULL if it cannot serve that ABI.
+ *
+ * How the table grows. `struct_size` is the size of the table that the backend was compiled with.
+ *  - New entries (open a device, allocate, copy, execute, …) come at the end only. The host copies
+ *    min(struct_size, its own size) bytes into a zeroed table, so entries that the backend does not
+ *    know are NULL to the host, and entries that the host does not know are never called.
+ *  - A table smaller than DT_BACKEND_SIZE_MIN is refused: it lacks entries that have no fallback.
+ *  - Whatever changes the meaning or the layout of what exists (an entry here, dt_device_info_t,
+ *    dt_backend_options_t other than at its end, dt_error_t) raises DT_BACKEND_ABI. Another ABI is
+ *    refused at load, with the file and both numbers in the message.
+ *  - An entry that may be NULL says so, and what the host does instead.
+ *
+ * Where it runs. A shared object is never loaded into the node agent: it runs in a child that is
+ * told to enumerate and refresh (probe.h), so a backend that crashes or hangs costs that child
+ * only. All entries of one context are called from one thread, one at a time. They may block (the
+ * agent waits on a thread of its own), but not longer than DT_BACKEND_CALL_MS: then the child is
+ * killed.
+ *
+ * Strings: NUL-terminated UTF-8 within the given size; the host replaces control characters and
+ * cuts what is too long. Nothing that a backend returns is trusted beyond that.
+ *
+ * Not here: executing operators. docs/backend.md tells how to write a backend. */
+#ifndef DT_DEVICE_BACKEND_H
+#define DT_DEVICE_BACKEND_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#define DT_BACKEND_ABI     1
+#define DT_BACKEND_CALL_MS 10000
+#define DT_BACKEND_SYMBOL  "dt_backend_get"
+#define DT_DEVICE_MAX      64 /* devices of one node, over all backends */
+#define DT_DEVICE_LINK_MAX 64 /* links of one device */
+
+/* Values are those of Device.Health in proto/dtorch/v1/worker.proto. */
+typedef enum dt_device_health {
+    DT_DEVICE_UNKNOWN = 0,
+    DT_DEVICE_OK = 1,
+    DT_DEVICE_DEGRADED = 2, /* works, with a fault that someone should look at */
+    DT_DEVICE_FAILED = 3,   /* must not be used */
+} dt_device_health_t;
+
+/* How near two devices are; the larger the nearer. Values are those of Link.Kind. */
+typedef enum dt_link_kind {
+    DT_LINK_SYSTEM = 0,     /* across NUMA nodes, or unknown */
+    DT_LINK_NUMA = 1,       /* same NUMA node */
+    DT_LINK_PCI_SWITCH = 2, /* same PCI switch */
+    DT_LINK_NVLINK = 3,     /* a direct link between chips, NVLink or the maker's own */
+} dt_link_kind_t;
+
+typedef struct dt_device_link {
+    int32_t peer;   /* position in the array that enumerate filled; in a snapshot: device index */
+    int32_t kind;   /* dt_link_kind_t */
+    uint32_t lanes; /* direct links only: number of active links, else 0 */
+} dt_device_link_t;
+
+/* One device. Fields marked (r) may change at refresh, the others only by a new enumeration.
+ * Zero means "unknown" unless a field says otherwise. */
+typedef struct dt_device_info {
+    char uuid[64];          /* required, stable over restarts and re-ordering, unique in the node */
+    char kind[16];          /* required: "cpu" "cuda" "sim" or the maker's own word */
+    char name[96];          /* of the model */
+    char pci_address[32];   /* "0000:3b:00.0", lower case, or empty */
+    char driver[64];        /* driver version */
+    char nvlink_domain[64]; /* cluster UUID of a fabric that spans nodes, or empty */
+    char health_text[256];  /* (r) why it is not OK */
+    uint64_t memory_bytes;  /* of the device */
+    uint64_t memory_used_bytes;   /* (r) by anyone */
+    uint64_t ecc_uncorrected;     /* (r) since the driver was loaded */
+    uint64_t throttle_reasons;    /* (r) NVML's bit set, 0 if none or not NVIDIA */
+    int32_t numa_node;            /* -1 unknown; the host then asks sysfs by pci_address */
+    int32_t health;               /* (r) dt_device_health_t */
+    uint32_t utilization_percent; /* (r) 0..100 */
+    uint32_t temperature_c;       /* (r) */
+    int32_t link_count;           /* of `links`: direct links only, the host adds PCI and NUMA */
+    dt_device_link_t links[DT_DEVICE_LINK_MAX];
+} dt_device_info_t;
+
+/* What the host tells a backend when it opens it. Grows at its end only, as the table does. */
+typedef struct dt_backend_options {
+    size_t struct_size;
+    const char *spec;   /* what followed "NAME:" in Devices=, or "" */
+    const char *root;   /* prefix for /proc, /sys and /etc: "" outside tests */
+    const char *seed;   /* identity of the node, for uuids of devices that have none; never empty */
+    const char *faults; /* file that plays faults in tests (sim only), or "" */
+} dt_backend_options_t;
+
+typedef struct dt_backend {
+    size_t struct_size; /* sizeof(dt_backend_t) at the backend's compile time */
+    int32_t abi;        /* DT_BACKEND_ABI at the backend's compile time */
+    const char *name;   /* [a-z][a-z0-9-]*, at most 31 bytes; the NAME of dtorch-backend-NAME.so */
+
+    /* Make a context. Ownership: borrows options; gives *ret_ctx, ended by close. NULL in *ret_ctx
+     * is a valid context. Errors: INVALID (spec, the text says what and where), NOT_FOUND (no such
+     * hardware or driver here: not a fault, the node just has no such devices), DEVICE. */
+    dt_status_t (*open)(const dt_backend_options_t *options, void **ret_ctx, dt_error_t *err);
+
+    /* Fill ret_devices[0 .. *ret_count) with all devices that can be seen now, at most device_max,
+     * in any order. A device that is there but broken is listed with health FAILED; one that is
+     * gone is not listed. Errors: DEVICE, LIMIT (more than device_max), NOMEM; nothing is then
+     * known of its devices. */
+    dt_status_t (*enumerate)(void *ctx, dt_device_info_t *ret_devices, int32_t device_max,
+                             int32_t *ret_count, dt_error_t *err);
+
+    /* Update the fields marked (r) of devices[0 .. count), which are those of the last enumeration,
+     * and set *ret_is_stale if the set of devices is another one by now: the host then enumerates.
+     * May be NULL: the host calls enumerate each time instead. Errors: DEVICE; the host then
+     * enumerates. */
+    dt_status_t (*refresh)(void *ctx, dt_device_info_t *devices, int32_t count, bool *ret_is_stale,
+                           dt_error_t *err);
+
+    /* End a context. May be NULL: there is nothing to free. */
+    void (*close)(void *ctx);
+} dt_backend_t;
+
+/* Bytes that every table of this ABI has: up to and with `enumerate`. Later entries may be NULL. */
+#define DT_BACKEND_SIZE_MIN offsetof(dt_backend_t, refresh)
+
+typedef const dt_backend_t *(*dt_backend_get_fn)(int abi);
+
+#endif
