@@ -69,7 +69,7 @@ dt_status_t dt_seqpacket_send(int fd, const void *data, size_t size_bytes, const
     }
     ssize_t sent;
     do
-        sent = sendmsg(fd, &header, MSG_NOSIGNAL);
+        sent = sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
     return sent < 0 ? fail_errno(err, "send to the other process") : DT_OK;
 }

@@ -2,7 +2,7 @@
  * A message arrives whole or not at all, at most DT_SEQPACKET_SIZE_MAX bytes with
  * DT_SEQPACKET_FDS_MAX descriptors. The other side is not trusted: what is cut off is refused, and
  * no descriptor that it sent can stay open unnoticed. Received descriptors are close-on-exec.
- * Neither side ever gets SIGPIPE. */
+ * Sending never blocks and never raises SIGPIPE. */
 #ifndef DT_SHM_SEQPACKET_H
 #define DT_SHM_SEQPACKET_H
 #include <stdbool.h>
@@ -19,10 +19,11 @@ DT_MUST_USE dt_status_t dt_seqpacket_pair(int ret_fds[2], dt_error_t *err);
 
 /* Send one message.
  * Ownership: borrows `data` and `fds`; the receiver gets duplicates. Safe in a signal handler when
- * `err` is NULL. Errors: INVALID (a bound), AGAIN (the peer's buffer is full and `fd` does not
- * block), PEER (it is gone). Threads: any. Blocking: as `fd` is. */
-DT_MUST_USE dt_status_t dt_seqpacket_send(int fd, const void *data, size_t size_bytes,
-                                          const int *fds, int fd_count, dt_error_t *err);
+ * `err` is NULL. The end of a peer is also seen by receiving, so the result may be ignored.
+ * Errors: INVALID (a bound), AGAIN (the peer's buffer is full), PEER (it is
+ * gone). Threads: any. Blocking: never. */
+dt_status_t dt_seqpacket_send(int fd, const void *data, size_t size_bytes, const int *fds,
+                              int fd_count, dt_error_t *err);
 
 /* Receive one message into `data`, with at most `fd_max` descriptors.
  * Ownership: borrows `data`; gives `ret_fds` (*ret_fd_count of them), close() each.
