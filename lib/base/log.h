@@ -88,7 +88,7 @@ typedef struct dt_log_field {
 
 /* One a call site, static, zero at start. */
 typedef struct dt_log_site {
-    _Atomic int64_t empty_ns; /* theoretical arrival time of the bucket; any thread */
+    _Atomic int64_t full_ns;  /* monotonic time at which the bucket is full again; any thread */
     _Atomic uint64_t dropped; /* lines since the last one let through; any thread */
 } dt_log_site_t;
 
@@ -143,7 +143,11 @@ void dt_log_set_clock_for_test(const dt_clock_t *clock);
 void dt_log_event(dt_log_site_t *site, dt_log_level_t level, const char *file, int line,
                   const char *event, const dt_log_field_t *fields, size_t field_count);
 
-/* Write a record as one logfmt line with its newline, cut at `size`. Returns the length. */
+/* Write a record to stderr as one logfmt line: what happens without a sink. */
+void dt_log_to_stderr(const dt_log_record_t *record);
+
+/* Write a record as one logfmt line with its newline and a NUL. Fields that do not fit are left
+ * out, and the line ends in `cut=yes` then. Returns the length. */
 size_t dt_log_format(const dt_log_record_t *record, char *text, size_t size);
 
 /* Write a field's value as text, escaped and cut at `size`. Returns the length. */

@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 
-#define DT_STR_UNIT_TEXT_SIZE 32 /* bytes that each dt_str_format_* needs */
+#define DT_STR_UNIT_TEXT_SIZE 48 /* bytes that each dt_str_format_* needs */
 
 /* A list of strings. Zero is an empty one. */
 typedef struct dt_strv {
@@ -30,8 +30,11 @@ char *dt_str_trim(char *text);
 /* Whether the bytes are valid UTF-8 (no surrogates, no overlong forms, at most U+10FFFF). */
 bool dt_str_is_utf8(const char *text, size_t len);
 
-/* Whether `text` is a name as nodes, clusters and labels use it: 1..63 of a-z A-Z 0-9 . _ -, the
- * first and the last a letter or a digit. */
+/* The bytes of the UTF-8 character at `text`, or 0 if it is not a valid one or `len` is 0. */
+size_t dt_str_utf8_length(const char *text, size_t len);
+
+/* Whether `text` is a name as nodes and clusters have it: 1..63 of a-z 0-9 -, the first and the
+ * last not a dash. */
 bool dt_str_is_name(const char *text);
 
 /* Read a decimal number with an optional sign. Errors: INVALID, LIMIT (does not fit in 64 bits). */
@@ -49,12 +52,12 @@ DT_MUST_USE dt_status_t dt_str_to_size(const char *text, int64_t *ret_bytes);
 /* Read yes, no, true, false, on, off, 1, 0. Errors: INVALID. */
 DT_MUST_USE dt_status_t dt_str_to_bool(const char *text, bool *ret_value);
 
-/* Write a duration or a size exactly, in the largest unit (or two) that loses nothing: "250ms",
- * "1min 30s", "64MiB". What they write, dt_str_to_* reads back to the same value. */
+/* Write a duration or a size exactly: "250ms", "1min 30s", "64MiB", "1000B". Of values from 0 on,
+ * dt_str_to_* reads the same value back. */
 void dt_str_format_duration(int64_t ns, char text[static DT_STR_UNIT_TEXT_SIZE]);
 void dt_str_format_size(int64_t bytes, char text[static DT_STR_UNIT_TEXT_SIZE]);
 
-/* The same for people, rounded to two or three digits: "0.9 s", "41 d", "3.1 TiB". */
+/* The same for people, cut to two or three digits: "0.9 s", "41 d", "3.1 TiB". */
 void dt_str_human_duration(int64_t ns, char text[static DT_STR_UNIT_TEXT_SIZE]);
 void dt_str_human_size(int64_t bytes, char text[static DT_STR_UNIT_TEXT_SIZE]);
 
@@ -69,9 +72,6 @@ bool dt_strv_has(const dt_strv_t *strv, const char *text);
 void dt_strv_fini(dt_strv_t *strv); /* NULL is fine; leaves an empty list */
 
 /* Cleanup for locals: DT_CLEANUP(dt_str_free) char *text = NULL; */
-static inline void dt_str_free(char **text)
-{
-    __builtin_free(*text);
-}
+void dt_str_free(char **text);
 
 #endif
