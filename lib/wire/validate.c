@@ -1,0 +1,334 @@
+/* Every bound that the .proto comments state, as tables: one row a field, in the order of the field
+ * numbers (a test compares the names). A field of a message without a table must be clean text if
+ * it is a string, and is free otherwise. What concerns several fields is in the checks below. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "dtorch/v1/admin.pb-c.h"
+#include "dtorch/v1/session.pb-c.h"
+#include "dtorch/v1/state.pb-c.h"
+#include "dtorch/v1/worker.pb-c.h"
+#include "wire/validate_internal.h"
+#include "wire/wire.h"
+
+#define DT_VALIDATE_WALL_MAX INT64_C(253402300799999) /* the year 9999 */
+#define ROW(name, ...)                                                                             \
+    {                                                                                              \
+        .field = #name, __VA_ARGS__                                                                \
+    }
+#define FREE(name)        ROW(name, .kind = DT_VALIDATE_FREE)
+#define INT(name, lo, hi) ROW(name, .kind = DT_VALIDATE_INT, .min = (lo), .max = (hi))
+#define WALL(name)        INT(name, 0, DT_VALIDATE_WALL_MAX)
+#define TEXT(name, hi)    ROW(name, .kind = DT_VALIDATE_TEXT, .max = (hi))
+#define TEXT1(name, hi)   ROW(name, .kind = DT_VALIDATE_TEXT, .min = 1, .max = (hi))
+#define TEXTS(name, hi, n)                                                                         \
+    ROW(name, .kind = DT_VALIDATE_TEXT, .min = 1, .max = (hi), .count_max = (n))
+#define LINES(name, hi)     ROW(name, .kind = DT_VALIDATE_LINES, .max = (hi))
+#define NODE(name)          ROW(name, .kind = DT_VALIDATE_NODE)
+#define NODE1(name)         ROW(name, .kind = DT_VALIDATE_NODE, .min = 1)
+#define BYTES(name, lo, hi) ROW(name, .kind = DT_VALIDATE_BYTES, .min = (lo), .max = (hi))
+#define BYTES0(name, n)     ROW(name, .kind = DT_VALIDATE_BYTES_OR_NONE, .max = (n))
+#define MESSAGE(name)       ROW(name, .kind = DT_VALIDATE_MESSAGE)
+#define MESSAGE1(name)      ROW(name, .kind = DT_VALIDATE_MESSAGE, .min = 1)
+#define LIST(name, n)       ROW(name, .kind = DT_VALIDATE_MESSAGE, .count_max = (n))
+#define ENUM(name)          ROW(name, .kind = DT_VALIDATE_ENUM)
+
+static const dt_validate_row_t version_rows[] = {FREE(major), INT(minor, 0, 1000)};
+static const dt_validate_row_t beat_rows[] = {FREE(sequence), FREE(progress),
+                                              INT(late_ns, 0, INT64_MAX)};
+static const dt_validate_row_t refusal_rows[] = {ENUM(code), TEXT(text, 512), FREE(retry)};
+static const dt_validate_row_t label_rows[] = {
+    ROW(key, .kind = DT_VALIDATE_LABEL_KEY),
+    ROW(value, .kind = DT_VALIDATE_LABEL_VALUE, .max = 63)};
+
+static const dt_validate_row_t worker_up_rows[] = {MESSAGE(hello), MESSAGE(inventory),
+                                                   MESSAGE(beat), MESSAGE(engine), MESSAGE(bye)};
+static const dt_validate_row_t worker_down_rows[] = {
+    MESSAGE(welcome), MESSAGE(refusal), MESSAGE(beat), MESSAGE(intent), MESSAGE(engine_ack)};
+static const dt_validate_row_t worker_hello_rows[] = {
+    MESSAGE(version),  FREE(features),          TEXT(build, 64),  BYTES(node_id, 16, 16),
+    NODE1(node_name),  INT(incarnation, 1, -1), FREE(epoch_seen), BYTES0(cluster_id, 16),
+    TEXT(boot_id, 36), TEXT(config_hash, 16),   WALL(wall_ms),    FREE(pid),
+    TEXT(rack, 63),
+};
+static const dt_validate_row_t worker_welcome_rows[] = {
+    MESSAGE(version),
+    FREE(features),
+    TEXT(build, 64),
+    BYTES(cluster_id, 16, 16),
+    TEXT(cluster_name, 63),
+    INT(epoch, 1, -1),
+    FREE(stream),
+    INT(heartbeat_ms, 50, 60000),
+    INT(suspect_beats, 2, 100),
+    INT(dead_beats, 3, 1000),
+};
+static const dt_validate_row_t intent_rows[] = {ENUM(admin), TEXT(reason, 256)};
+static const dt_validate_row_t bye_rows[] = {TEXT(reason, 256)};
+static const dt_validate_row_t inventory_rows[] = {
+    LIST(devices, 64),  MESSAGE(topology), LIST(engines, 256),
+    FREE(memory_bytes), FREE(cpu_count),   TEXT(kernel, 64),
+};
+static const dt_validate_row_t device_rows[] = {
+    INT(index, 0, 1023),
+    TEXT(backend, 31),
+    TEXT(kind, 15),
+    TEXT(name, 95),
+    TEXT(uuid, 63),
+    FREE(memory_bytes),
+    FREE(memory_used_bytes),
+    TEXT(pci_address, 31),
+    INT(numa_node, -1, 65535),
+    LIST(links, 64),
+    FREE(ecc_uncorrected),
+    FREE(throttle_reasons),
+    ENUM(health),
+    TEXT(health_text, 256),
+    TEXT(driver, 63),
+    INT(utilization_percent, 0, 100),
+    INT(temperature_c, 0, 1000),
+};
+static const dt_validate_row_t link_rows[] = {INT(peer, 0, 1023), ENUM(kind), INT(lanes, 0, 1024)};
+static const dt_validate_row_t topology_rows[] = {INT(numa_nodes, 0, 65535), TEXT(rack, 63),
+                                                  TEXT(nvlink_domain, 63)};
+static const dt_validate_row_t engine_rows[] = {
+    FREE(id),          FREE(pid),      INT(device, -1, 63),
+    ENUM(state),       FREE(progress), WALL(started_wall_ms),
+    TEXT(backend, 31),
+};
+static const dt_validate_row_t engine_event_rows[] = {
+    ENUM(kind),
+    FREE(engine),
+    FREE(pid),
+    INT(device, -1, 63),
+    INT(signo, 0, 128),
+    FREE(exit_status),
+    TEXT(operator_name, 127),
+    INT(noticed_ns, -1, INT64_MAX),
+    TEXT(noticed_by, 15),
+    TEXT(text, 512),
+    INT(sequence, 1, -1),
+};
+static const dt_validate_row_t join_rows[] = {MESSAGE(version), TEXT1(token, 128), NODE1(node_name),
+                                              BYTES(node_id, 16, 16), LINES(csr_pem, 8192)};
+static const dt_validate_row_t join_reply_rows[] = {LINES(certificate_pem, 16384),
+                                                    LINES(ca_pem, 16384), TEXT(cluster_name, 63),
+                                                    WALL(not_after_wall_ms)};
+
+static const dt_validate_row_t session_up_rows[] = {MESSAGE(hello), BYTES(frame, 0, 256 * 1024),
+                                                    MESSAGE(beat), MESSAGE(bye)};
+static const dt_validate_row_t session_hello_rows[] = {
+    MESSAGE(version),         FREE(features),       TEXT(build, 64),   FREE(session),
+    BYTES0(resume_token, 16), FREE(acked_sequence), TEXT(program, 127)};
+static const dt_validate_row_t session_welcome_rows[] = {
+    MESSAGE(version),         FREE(features), TEXT(build, 64),     FREE(session),
+    BYTES0(resume_token, 16), FREE(epoch),    FREE(next_sequence), FREE(credit_bytes)};
+static const dt_validate_row_t session_bye_rows[] = {TEXT(reason, 256)};
+
+static const dt_validate_row_t list_nodes_rows[] = {TEXTS(names, 63, 1000), FREE(with_devices),
+                                                    INT(limit, 0, 1000), TEXT(after, 63)};
+static const dt_validate_row_t set_node_rows[] = {
+    TEXTS(names, 63, 1000),
+    ENUM(change),
+    TEXT(reason, 256),
+    LIST(set_labels, 64),
+    ROW(remove_labels, .kind = DT_VALIDATE_LABEL_KEY, .count_max = 64),
+    FREE(dry_run),
+    TEXT(request_id, 64),
+    TEXT(by, 127),
+};
+static const dt_validate_row_t list_events_rows[] = {FREE(after_sequence), WALL(since_wall_ms),
+                                                     TEXT(node, 63), ENUM(severity_min),
+                                                     INT(limit, 0, 10000)};
+static const dt_validate_row_t create_token_rows[] = {
+    INT(lifetime_ms, 0, INT64_C(30) * 24 * 3600 * 1000), INT(uses, 0, 10000), NODE(node_name),
+    TEXT(by, 127), TEXT(request_id, 64)};
+static const dt_validate_row_t revoke_token_rows[] = {TEXT1(id, 31), TEXT(by, 127),
+                                                      TEXT(request_id, 64)};
+static const dt_validate_row_t token_info_rows[] = {
+    TEXT1(id, 31),   WALL(created_wall_ms), WALL(expires_wall_ms), INT(uses_left, 0, 10000),
+    NODE(node_name), TEXT(by, 255),         FREE(revoked)};
+static const dt_validate_row_t event_rows[] = {
+    INT(sequence, 0, INT64_MAX),
+    WALL(wall_ms),
+    FREE(epoch),
+    ENUM(severity),
+    TEXT1(name, 63),
+    TEXT(node, 63),
+    TEXT(device, 127),
+    TEXT(text, 512),
+    LIST(fields, 16),
+};
+static const dt_validate_row_t event_field_rows[] = {TEXT1(key, 31), TEXT(value, 255)};
+
+static const dt_validate_row_t state_rows[] = {MESSAGE(cluster), MESSAGE(node),  MESSAGE(forgotten),
+                                               MESSAGE(event),   MESSAGE(token), MESSAGE(request)};
+static const dt_validate_row_t cluster_state_rows[] = {BYTES(cluster_id, 16, 16),
+                                                       INT(epoch, 1, INT64_MAX), WALL(wall_ms)};
+static const dt_validate_row_t node_state_rows[] = {
+    BYTES(node_id, 16, 16),
+    NODE1(name),
+    ENUM(admin),
+    TEXT(reason, 256),
+    TEXT(reason_by, 255),
+    WALL(reason_wall_ms),
+    LIST(labels, 64),
+    FREE(incarnation),
+    LIST(devices, 128),
+    ROW(missing_since_wall_ms, .kind = DT_VALIDATE_INT, .max = DT_VALIDATE_WALL_MAX,
+        .count_max = 128),
+    FREE(is_stopped),
+    TEXT(rack, 63),
+};
+static const dt_validate_row_t forgotten_rows[] = {BYTES(node_id, 16, 16)};
+static const dt_validate_row_t token_state_rows[] = {MESSAGE1(info), BYTES(secret_sha256, 32, 32)};
+static const dt_validate_row_t request_state_rows[] = {TEXT1(request_id, 64), WALL(wall_ms),
+                                                       TEXT(summary, 512)};
+
+static dt_status_t out_of_bound(dt_error_t *err, const char *where, const char *what)
+{
+    return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND, "%s: %s", where, what);
+}
+
+/* An envelope says something: one of its kinds, or one that a newer minor version knows. */
+static dt_status_t check_kind(const ProtobufCMessage *message, dt_error_t *err)
+{
+    const ProtobufCMessageDescriptor *type = message->descriptor;
+    int kind;
+    memcpy(&kind, (const char *)message + type->fields[0].quantifier_offset, sizeof kind);
+    if (kind != 0 || message->n_unknown_fields > 0)
+        return DT_OK;
+    return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_MISSING, "%s.kind: missing",
+                   type->short_name);
+}
+
+static dt_status_t check_welcome(const ProtobufCMessage *message, dt_error_t *err)
+{
+    const Dtorch__V1__WorkerWelcome *welcome = (const void *)message;
+    if (welcome->dead_beats > welcome->suspect_beats)
+        return DT_OK;
+    return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
+                   "WorkerWelcome.dead_beats: %" PRIu32 ", must be above suspect_beats %" PRIu32,
+                   welcome->dead_beats, welcome->suspect_beats);
+}
+
+static dt_status_t check_inventory(const ProtobufCMessage *message, dt_error_t *err)
+{
+    const Dtorch__V1__Inventory *inventory = (const void *)message;
+    for (size_t i = 0; i < inventory->n_devices; i++) {
+        const Dtorch__V1__Device *device = inventory->devices[i];
+        if (device->index != i)
+            return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
+                           "Inventory.devices[%zu].index: %" PRIu32 ", must be dense from 0", i,
+                           device->index);
+        for (size_t k = 0; k < device->n_links; k++)
+            if (device->links[k]->peer >= inventory->n_devices)
+                return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
+                               "Device.links[%zu].peer: %" PRIu32 ", there are %zu devices", k,
+                               device->links[k]->peer, inventory->n_devices);
+        for (size_t k = 0; device->uuid[0] && k < i; k++)
+            if (strcmp(device->uuid, inventory->devices[k]->uuid) == 0)
+                return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
+                               "Device.uuid: devices %zu and %zu both say %s", k, i, device->uuid);
+    }
+    return DT_OK;
+}
+
+static dt_status_t check_node_state(const ProtobufCMessage *message, dt_error_t *err)
+{
+    const Dtorch__V1__NodeState *node = (const void *)message;
+    if (node->n_devices == node->n_missing_since_wall_ms)
+        return DT_OK;
+    return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
+                   "NodeState.missing_since_wall_ms: %zu entries for %zu devices",
+                   node->n_missing_since_wall_ms, node->n_devices);
+}
+
+static dt_status_t check_set_node(const ProtobufCMessage *message, dt_error_t *err)
+{
+    const Dtorch__V1__SetNodeRequest *request = (const void *)message;
+    if (request->n_names == 0)
+        return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_MISSING,
+                       "SetNodeRequest.names: missing, name 1 to 1000 nodes");
+    if (request->change == DTORCH__V1__SET_NODE_REQUEST__CHANGE__NONE)
+        return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_MISSING,
+                       "SetNodeRequest.change: missing");
+    bool needs_reason = request->change == DTORCH__V1__SET_NODE_REQUEST__CHANGE__DRAIN ||
+                        request->change == DTORCH__V1__SET_NODE_REQUEST__CHANGE__CORDON;
+    if (needs_reason && !request->reason[0])
+        return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_MISSING,
+                       "SetNodeRequest.reason: missing, a drain or cordon needs one");
+    bool is_label = request->change == DTORCH__V1__SET_NODE_REQUEST__CHANGE__LABEL;
+    if (is_label != (request->n_set_labels + request->n_remove_labels > 0))
+        return out_of_bound(err, "SetNodeRequest.set_labels",
+                            is_label ? "missing, a label change sets or removes some"
+                                     : "only with a label change");
+    return DT_OK;
+}
+
+static dt_status_t check_create_token(const ProtobufCMessage *message, dt_error_t *err)
+{
+    const Dtorch__V1__CreateTokenRequest *request = (const void *)message;
+    if (request->lifetime_ms == 0 || request->lifetime_ms >= 60000)
+        return DT_OK;
+    return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
+                   "CreateTokenRequest.lifetime_ms: %" PRId64 ", bound 60000..2592000000, or 0",
+                   request->lifetime_ms);
+}
+
+#define TABLE(prefix, rows, check)                                                                 \
+    {                                                                                              \
+        &dtorch__v1__##prefix##__descriptor, rows, sizeof(rows) / sizeof((rows)[0]), check         \
+    }
+static const dt_validate_table_t tables[] = {
+    TABLE(beat, beat_rows, NULL), /* the most frequent first */
+    TABLE(worker_up, worker_up_rows, check_kind),
+    TABLE(worker_down, worker_down_rows, check_kind),
+    TABLE(device, device_rows, NULL),
+    TABLE(link, link_rows, NULL),
+    TABLE(engine, engine_rows, NULL),
+    TABLE(protocol_version, version_rows, NULL),
+    TABLE(refusal, refusal_rows, NULL),
+    TABLE(label, label_rows, NULL),
+    TABLE(worker_hello, worker_hello_rows, NULL),
+    TABLE(worker_welcome, worker_welcome_rows, check_welcome),
+    TABLE(node_intent, intent_rows, NULL),
+    TABLE(bye, bye_rows, NULL),
+    TABLE(inventory, inventory_rows, check_inventory),
+    TABLE(node_topology, topology_rows, NULL),
+    TABLE(engine_event, engine_event_rows, NULL),
+    TABLE(join_request, join_rows, NULL),
+    TABLE(join_reply, join_reply_rows, NULL),
+    TABLE(session_up, session_up_rows, check_kind),
+    TABLE(session_hello, session_hello_rows, NULL),
+    TABLE(session_welcome, session_welcome_rows, NULL),
+    TABLE(session_bye, session_bye_rows, NULL),
+    TABLE(list_nodes_request, list_nodes_rows, NULL),
+    TABLE(set_node_request, set_node_rows, check_set_node),
+    TABLE(list_events_request, list_events_rows, NULL),
+    TABLE(create_token_request, create_token_rows, check_create_token),
+    TABLE(revoke_token_request, revoke_token_rows, NULL),
+    TABLE(token_info, token_info_rows, NULL),
+    TABLE(event, event_rows, NULL),
+    TABLE(event_field, event_field_rows, NULL),
+    TABLE(state_record, state_rows, check_kind),
+    TABLE(cluster_state, cluster_state_rows, NULL),
+    TABLE(node_state, node_state_rows, check_node_state),
+    TABLE(node_forgotten, forgotten_rows, NULL),
+    TABLE(token_state, token_state_rows, NULL),
+    TABLE(request_state, request_state_rows, NULL),
+};
+
+const dt_validate_table_t *dt_validate_tables_for_test(size_t *ret_count)
+{
+    *ret_count = sizeof tables / sizeof tables[0];
+    return tables;
+}
+
+const dt_validate_table_t *dt_validate_table(const ProtobufCMessageDescriptor *type)
+{
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
+        if (tables[i].type == type)
+            return &tables[i];
+    return NULL;
+}
