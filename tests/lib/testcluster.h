@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "dtorch/v1/admin.pb-c.h"
+#include "lib/testproc.h"
 
 #define DT_TESTCLUSTER_CONTROLLER (-1)
 #define DT_TESTCLUSTER_WORKER_MAX 16
@@ -77,6 +78,10 @@ void dt_testcluster_set_conf(dt_testcluster_t *tc, int who, const char *lines);
 /* Move one daemon's wall clock; needs fake_wall. */
 void dt_testcluster_jump_wall(dt_testcluster_t *tc, int who, int64_t offset_ms);
 
+/* Give the daemons that are started from now on an /etc/hosts of their own; called again, it
+ * changes the text under those that run. Needs root. */
+void dt_testcluster_set_hosts(dt_testcluster_t *tc, const char *text);
+
 /* Admin calls on the admin socket. NULL when the controller did not answer within 2 s.
  * Give, free with the protobuf-c function of the type and a NULL allocator. */
 Dtorch__V1__ClusterStatus *dt_testcluster_status(dt_testcluster_t *tc);
@@ -132,7 +137,5 @@ void dt_testcluster_link_pass(dt_testcluster_t *tc, int worker);
 void dt_testcluster_link_swallow(dt_testcluster_t *tc, int worker);
 void dt_testcluster_link_cut(dt_testcluster_t *tc, int worker);
 void dt_testcluster_link_delay(dt_testcluster_t *tc, int worker, int delay_ms);
-
-int64_t dt_test_now_ms(void); /* monotonic */
 
 #endif
