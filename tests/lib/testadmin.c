@@ -224,7 +224,6 @@ dt_testrun_t dt_testrun_program(const char *program, const char *const *args,
     const char *bin = getenv("DT_TEST_BIN");
     const char *argv[ARGS_MAX + 2] = {program};
     char path[DT_TESTPROC_PATH_MAX], out[DT_TESTPROC_PATH_MAX], err[DT_TESTPROC_PATH_MAX];
-    char report[DT_TESTPROC_PATH_MAX];
     dt_testproc_t proc = {.pidfd = -1, .notify_fd = -1};
     dt_testproc_env_t environment;
     dt_testrun_t run = {0};
@@ -236,8 +235,7 @@ dt_testrun_t dt_testrun_program(const char *program, const char *const *args,
     (void)snprintf(path, sizeof path, "%s/%s", bin ? bin : ".", program);
     (void)snprintf(out, sizeof out, "%s/out.%d.%d", base, pid, number);
     (void)snprintf(err, sizeof err, "%s/err.%d.%d", base, pid, number);
-    (void)snprintf(report, sizeof report, "%s/report.%d.%d", base, pid, number);
-    dt_testproc_env_init(&environment, report);
+    dt_testproc_env_init(&environment, NULL);
     for (int i = 0; env && env[i]; i++)
         dt_testproc_env_add(&environment, "%s", env[i]);
     for (int i = 0; args[i] && i < ARGS_MAX; i++)

@@ -97,8 +97,12 @@ void dt_testproc_env_init(dt_testproc_env_t *env, const char *report)
         if (getenv(kept[i]))
             dt_testproc_env_add(env, "%s=%s", kept[i], getenv(kept[i]));
     for (size_t i = 0; i < sizeof sanitizers / sizeof *sanitizers; i++)
-        dt_testproc_env_add(env, "%s=%s:log_path=%s", sanitizers[i],
-                            getenv(sanitizers[i]) ? getenv(sanitizers[i]) : "exitcode=66", report);
+        if (report)
+            dt_testproc_env_add(env, "%s=%s:log_path=%s", sanitizers[i],
+                                getenv(sanitizers[i]) ? getenv(sanitizers[i]) : "exitcode=66",
+                                report);
+        else if (getenv(sanitizers[i]))
+            dt_testproc_env_add(env, "%s=%s", sanitizers[i], getenv(sanitizers[i]));
 }
 
 void dt_testproc_env_fini(dt_testproc_env_t *env)

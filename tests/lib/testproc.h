@@ -27,7 +27,7 @@ typedef struct dt_testproc {
 } dt_testproc_t;
 
 /* Start with PATH, LANG, LD_LIBRARY_PATH and the sanitizers' options of the test, whose reports go
- * to REPORT.PID. */
+ * to REPORT.PID (NULL: where the test's own go). */
 void dt_testproc_env_init(dt_testproc_env_t *env, const char *report);
 void dt_testproc_env_add(dt_testproc_env_t *env, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
