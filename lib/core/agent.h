@@ -9,8 +9,7 @@
  *   HELLO     the stream is open, Hello is sent, Welcome is awaited
  *   ONLINE    welcomed; beats go both ways
  *   SUSPECT   online, but the controller is silent; nothing is dropped
- *   STOPPING  Bye is sent, the stream is being closed
- *   STOPPED   the end
+ *   STOPPED   the end; a stream that was open got its Bye and is to be closed after it
  * SUSPECT -> DEAD closes the stream and dials again at once, with a fresh look-up of the name.
  *
  * Invariants: one stream at a time; the highest epoch seen never falls, and a Welcome with a lower
@@ -59,7 +58,6 @@ typedef enum dt_agent_state {
     DT_AGENT_HELLO,
     DT_AGENT_ONLINE,
     DT_AGENT_SUSPECT,
-    DT_AGENT_STOPPING,
     DT_AGENT_STOPPED,
 } dt_agent_state_t;
 
