@@ -10,8 +10,8 @@
 typedef struct dt_store_io {
     void *arg;
     int (*open_at)(void *arg, int dir_fd, const char *name, int flags, mode_t mode);
-    ssize_t (*write)(void *arg, int fd, const void *data, size_t size);
-    int (*data_sync)(void *arg, int fd);            /* fdatasync */
+    ssize_t (*write_at)(void *arg, int fd, const void *data, size_t size, off_t at); /* pwrite */
+    int (*data_sync)(void *arg, int fd);                                             /* fdatasync */
     int (*sync)(void *arg, int fd);                 /* fsync, of files and of the directory */
     int (*truncate)(void *arg, int fd, off_t size); /* ftruncate */
     int (*reserve)(void *arg, int fd, off_t at, off_t size); /* fallocate, size kept */

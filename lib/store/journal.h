@@ -21,6 +21,7 @@
 
 #define DT_JOURNAL_HEADER_BYTES 28u
 #define DT_JOURNAL_RECORD_BYTES 28u        /* of a record, without its payload */
+#define DT_JOURNAL_HEAD_BYTES   24u        /* of a record, before its payload */
 #define DT_JOURNAL_PAYLOAD_MAX  (1u << 20) /* bytes */
 #define DT_JOURNAL_BATCH_MAX    UINT16_MAX /* records written and synced at once */
 #define DT_JOURNAL_TYPE_STATE   1u         /* payload: dtorch.v1.StateRecord */
@@ -55,7 +56,7 @@ typedef struct dt_journal_scan {
     uint64_t end_offset;     /* just behind the last sound record */
     uint64_t next_sequence;  /* one above the last sound record */
     uint64_t record_count;   /* sound records that were passed on */
-    uint64_t sound_offset;   /* DAMAGED: where sound records go on */
+    uint64_t sound_offset;   /* DAMAGED: where sound records go on, else the size */
     uint64_t sound_sequence; /* DAMAGED: number of the first of them */
     const char *what;        /* TORN, DAMAGED: what is wrong at end_offset; static string */
 } dt_journal_scan_t;
@@ -72,6 +73,11 @@ DT_MUST_USE dt_status_t dt_journal_get_header(const uint8_t *data, size_t size,
 /* Write a record with its checksum; `out` has room for DT_JOURNAL_RECORD_BYTES + payload_bytes.
  * `record->payload` may already stand in its place in `out`. */
 void dt_journal_put_record(uint8_t *out, const dt_journal_record_t *record);
+
+/* Write or read the part of a record that is known before its batch is; the rest is left alone. */
+void dt_journal_put_head(uint8_t *out, uint32_t payload_bytes, uint16_t type, uint64_t epoch);
+void dt_journal_get_head(const uint8_t *in, uint32_t *ret_payload_bytes, uint16_t *ret_type,
+                         uint64_t *ret_epoch);
 
 /* Read the records of a file whose header was accepted; `data` begins with the header. Records from
  * `sequence_end` on are not passed on (a later file holds them); UINT64_MAX for all.

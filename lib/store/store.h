@@ -37,7 +37,7 @@ typedef struct dt_store_options {
     size_t struct_size;         /* sizeof(dt_store_options_t) */
     const char *directory;      /* made with mode 0700 if missing; its parent must exist */
     uint64_t segment_bytes;     /* a new segment is begun above it; 0: 64 MiB */
-    uint32_t pending_max;       /* records queued and not durable; 0: 65,536 */
+    uint32_t pending_max;       /* records queued and not durable; 0 and more: 65,535 */
     uint64_t pending_bytes_max; /* the same in bytes; 0: 64 MiB */
     uint32_t snapshot_records;  /* a snapshot is asked for after so many records; 0: 100,000 */
     const dt_store_io_t *io;    /* NULL: the system's */
@@ -72,7 +72,8 @@ typedef struct dt_store_status {
     bool is_failing;
     bool wants_snapshot; /* the state thread should give one */
     int failing_errno;   /* of the last failure, 0 if none */
-    char text[256];      /* why it fails, "" if it does not; kept after recovery: no */
+    int snapshot_errno;  /* why the last snapshot was not written, 0 if it was */
+    char text[256];      /* why it is failing, "" if it is not */
     uint64_t sync_count; /* of fdatasync */
     uint64_t sync_sum_ns;
     uint64_t sync_buckets[DT_STORE_SYNC_BUCKETS]; /* up to dt_store_sync_bounds_ns[i], not summed */
