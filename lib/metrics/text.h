@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/status.h"
 
 #define DT_METRICS_TEXT_MAX   (1u << 20) /* bytes */
@@ -28,12 +29,9 @@ typedef struct dt_metrics_label {
 #define DT_METRICS_LABELS(...) ((const dt_metrics_label_t[]){__VA_ARGS__, {NULL, NULL}})
 
 typedef struct dt_metrics_text {
-    char *data; /* always ends with a NUL when not NULL */
-    size_t size;
-    size_t room;
-    dt_status_t status;
+    dt_buf_t buf;
+    dt_status_t status; /* of the first failure */
     char family[64];
-    dt_metrics_type_t type;
 } dt_metrics_text_t;
 
 void dt_metrics_text_init(dt_metrics_text_t *text);
