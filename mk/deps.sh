@@ -1,0 +1,26 @@
+#!/bin/sh
+# usage: deps.sh
+# Installs the packages of mk/packages.txt that are missing, and nothing else. Calls no package manager when all are there.
+set -u
+here=$(dirname "$0")
+missing=
+if ! command -v dpkg-query >/dev/null; then
+    echo "deps: this is no Debian: install what mk/packages.txt names yourself, then see make config"
+    exit 0
+fi
+for package in $(sed 's/#.*//' "$here/packages.txt" | awk 'NF { print $1 }'); do
+    dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing="$missing $package"
+done
+if [ -z "$missing" ]; then
+    echo "deps: all packages are installed"
+    exit 0
+fi
+echo "deps: installing$missing"
+run=
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "deps: run as root, or install sudo" >&2; exit 1; }
+    run=sudo
+fi
+# shellcheck disable=SC2086  # lists
+$run env DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null &&
+    $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing </dev/null
