@@ -21,6 +21,13 @@ sysd: base conf wire tensor ops shm shard core loop device sysd
 metrics: base conf wire tensor ops shm shard core loop device metrics
 pki: base conf wire tensor ops shm shard core loop device pki
 '
+# Programs: what each folder may include besides its own files. dtorchctl is a client: it has no state machine, device
+# or store. An engine has no gRPC in it, so nothing named engine_* includes rpc.
+programs='
+daemons/controllerd: base conf wire tensor ops shm shard core loop rpc store sysd metrics pki
+daemons/workerd: base conf wire tensor ops shm shard core loop device rpc sysd metrics pki
+client/ctl: base conf wire tensor ops shm shard loop rpc pki
+'
 bad=0 files=0
 for dir in lib/*/; do
     dir=$(basename "$dir")
@@ -39,6 +46,39 @@ for dir in lib/*/; do
         echo "layer: lib/$dir may include only: $allowed"
         bad=1
     done
+done
+for dir in daemons/*/ client/ctl/; do
+    [ -d "$dir" ] || continue
+    dir=${dir%/}
+    allowed=$(echo "$programs" | sed -n "s|^$dir: *||p")
+    if [ -z "$allowed" ]; then
+        echo "$dir has no line in mk/check-layers.sh"
+        bad=1
+    fi
+    for file in "$dir"/*.[ch]; do
+        [ -e "$file" ] || continue
+        files=$((files + 1))
+        may=$allowed
+        case $file in */engine_*) may=$(echo " $allowed " | sed 's/ rpc / /; s/ pki / /; s/ metrics / /') ;; esac
+        pattern="\"((dtorch/v1|grpc/health/v1|$(echo $may | tr ' ' '|'))/[^/]*|[^/]*)\""
+        wrong=$(grep -nE '^ *# *include *"' "$file" | grep -vE "$pattern")
+        [ -z "$wrong" ] && continue
+        echo "$wrong" | sed "s|^|$file:|"
+        echo "layer: $file may include its own folder and: $may"
+        bad=1
+    done
+done
+if grep -nE '^ *# *include *[<"](tests|lib/test)' lib/*/*.[ch] daemons/*/*.[ch] client/*/*.[ch] 2>/dev/null; then
+    echo "layer: the product includes nothing of the tests"
+    bad=1
+fi
+# Only one folder each speaks to a foreign library.
+for pair in 'uv\.h:lib/loop' 'grpc/:lib/rpc' 'openssl/:lib/pki' 'microhttpd\.h:lib/metrics'; do
+    header=${pair%%:*} owner=${pair#*:}
+    if grep -nE "^ *# *include *<$header" lib/*/*.[ch] daemons/*/*.[ch] client/*/*.[ch] 2>/dev/null | grep -v "^$owner/"; then
+        echo "layer: only $owner includes <$(echo "$header" | tr -d '\\')>"
+        bad=1
+    fi
 done
 [ $bad -eq 0 ] && echo "layers: $files files in order"
 exit $bad

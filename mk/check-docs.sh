@@ -1,0 +1,36 @@
+#!/bin/sh
+# usage: check-docs.sh
+# Every relative link of a document leads to a file, ARCHITECTURE.md names every folder, and decision records are
+# numbered without a gap. Closes with "docs: N passed, N failed".
+set -u
+passed=0 failed=0
+fail() {
+    failed=$((failed + 1))
+    echo "FAILED $*"
+}
+for doc in README.md docs/*.md docs/decisions/*.md; do
+    [ -e "$doc" ] || { fail "$doc is not there"; continue; }
+    dead=
+    for link in $(grep -oE '\]\([^)# ]+' "$doc" | sed 's/^](//' | grep -vE '^[a-z]+:'); do
+        [ -e "$(dirname "$doc")/$link" ] || dead="$dead $link"
+    done
+    if [ -z "$dead" ]; then passed=$((passed + 1)); else fail "$doc links to what is not there:$dead"; fi
+done
+for dir in lib/*/ daemons/*/ client/*/ tests/*/ proto/ config/ deploy/ man/ mk/ docs/; do
+    [ -d "$dir" ] || continue
+    if grep -qE "(^|[^a-z/])${dir%/}([^a-z]|\$)" docs/ARCHITECTURE.md 2>/dev/null; then
+        passed=$((passed + 1))
+    else
+        fail "docs/ARCHITECTURE.md does not name $dir"
+    fi
+done
+number=0
+for record in docs/decisions/[0-9]*.md; do
+    number=$((number + 1))
+    case $(basename "$record") in
+    "$(printf %04d $number)"-*.md) passed=$((passed + 1)) ;;
+    *) fail "$record: number $number is missing" ;;
+    esac
+done
+echo "docs: $passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,248 @@
+#!/bin/sh
+# usage: units.sh BUILD
+# The units with the real daemons under a real systemd as PID 1, in namespaces of its own: installs BUILD by
+# `make install` into a small Debian, boots it, and tries what the unit files promise. The Debian is made once by
+# debootstrap and kept in build/systemd. Needs root and cgroup2: says so and counts as skipped where they are missing.
+# Ends with "units: N passed, N failed".
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+build=$1
+base=$PWD/build/systemd
+root=$base/root
+passed=0 failed=0
+packages=systemd-sysv,dbus,man-db,libgrpc29,libuv1,libprotobuf-c1,libmicrohttpd12,libssl3,libsystemd0
+
+skip() {
+    echo "units: skipped: $1"
+    echo 'units: 0 passed, 0 failed, 1 skipped'
+    exit 0
+}
+
+make_root() {
+    [ -e "$base/made-with-$packages" ] && return 0
+    rm -rf "$base"
+    mkdir -p "$base"
+    debootstrap --variant=minbase --include="$packages" bookworm "$root" >"$base/debootstrap.log" 2>&1 || return 1
+    # Nothing will answer for a serial console, and waiting for one takes 90 s.
+    for unit in serial-getty@ttyS0 console-getty getty@tty1 systemd-timesyncd; do
+        ln -sf /dev/null "$root/etc/systemd/system/$unit.service"
+    done
+    touch "$base/made-with-$packages"
+}
+
+install_all() { # what an earlier run left is taken away first
+    rm -rf "$root/etc/dtorch" "$root/var/lib/dtorch" "$root/var/lib/private" "$root/var/log/journal" \
+        "$root"/etc/systemd/system/dtorch-* "$root/etc/systemd/system/multi-user.target.wants"/dtorch-* \
+        "$root/etc/systemd/system/sockets.target.wants"/dtorch-*
+    make --no-print-directory install PRESET="$(basename "$build")" DESTDIR="$root" PREFIX=/usr >"$base/install.log" 2>&1 || return 1
+    mkdir -p "$root/etc/dtorch"
+    printf '[Controller]\nClusterName=units\nListen=/run/dtorch/controller.sock\nMetricsListen=127.0.0.1:0\n' \
+        >"$root/etc/dtorch/controllerd.conf"
+    printf '[Worker]\nController=/run/dtorch/controller.sock\nNodeName=unit0\nDevices=sim:2\nMetricsListen=127.0.0.1:0\n' \
+        >"$root/etc/dtorch/workerd.conf"
+}
+
+boot() {
+    # Its own cgroup keeps what it makes apart and easy to remove. cgroup2 may stand at either usual place.
+    cgroup=$(findmnt -n -t cgroup2 -o TARGET | head -n 1)/dtorch-units-$$
+    mkdir -p "$cgroup"
+    sh -c 'echo $$ >"$1/cgroup.procs"; exec unshare --mount --pid --fork --uts --ipc --cgroup sh "$2" "$3"' \
+        sh "$cgroup" "$here/systemd-boot.sh" "$root" >"$base/console.log" 2>&1 &
+    unshare_pid=$!
+    for _ in $(seq 200); do
+        pid=$(pgrep -P "$unshare_pid" || true)
+        [ -n "$pid" ] && case $(inside systemctl is-system-running 2>/dev/null) in running | degraded) return 0 ;; esac
+        sleep 0.1
+    done
+    return 1
+}
+
+shut_down() {
+    [ -z "${pid:-}" ] || kill -KILL "$pid" 2>/dev/null
+    [ -z "${unshare_pid:-}" ] || wait "$unshare_pid" 2>/dev/null
+    for _ in $(seq 20); do
+        find "$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null && break
+        sleep 0.1
+    done
+}
+
+inside() { nsenter -t "$pid" -m -p -u -i -C "$@"; }
+property() { inside systemctl show -p "$2" --value "dtorch-$1"; }
+node() { # FIELD...: of unit0, as dtorchctl prints it
+    inside dtorchctl node show unit0 -o json 2>/dev/null | python3 -c 'import json, sys
+value = json.load(sys.stdin)["items"][0]
+for key in sys.argv[1:]:
+    value = value[int(key) if isinstance(value, list) else key]
+print(value)' "$@" 2>/dev/null
+}
+events() { inside dtorchctl events list -o json | grep -c "\"$1\""; }
+
+is() { # WHAT GOT WANTED
+    if [ "$2" = "$3" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED $1: got '$2', wanted '$3'"
+    fi
+}
+
+becomes() { # WHAT WANTED COMMAND...: within 15 s
+    what=$1 wanted=$2
+    shift 2
+    for _ in $(seq 150); do
+        got=$("$@")
+        [ "$got" = "$wanted" ] && break
+        sleep 0.1
+    done
+    is "$what" "$got" "$wanted"
+}
+
+try_controllerd() {
+    inside systemctl start dtorch-controllerd
+    is 'controllerd starts' "$(property controllerd.service ActiveState)" active
+    is 'it says what it is in its status' "$([ -n "$(property controllerd.service StatusText)" ] && echo yes)" yes
+    is 'it runs as dtorch' "$(inside stat -c %U "/proc/$(property controllerd.service MainPID)")" dtorch
+    is 'its state directory' "$(inside stat -c '%U %a' /var/lib/dtorch/controllerd)" 'dtorch 700'
+    is 'the admin socket' "$(inside stat -c '%F %G %a' /run/dtorch/admin.sock)" 'socket dtorch-admin 660'
+    is 'and is answered' "$(inside dtorchctl cluster status >/dev/null 2>&1; echo $?)" 0
+    before=$(property controllerd.service MainPID)
+    inside systemctl reload dtorch-controllerd
+    is 'it reloads' "$?" 0
+    is 'and is the same process' "$(property controllerd.service MainPID)" "$before"
+    echo 'Bad=1' >>"$root/etc/dtorch/controllerd.conf"
+    inside systemctl reload dtorch-controllerd 2>/dev/null
+    is 'a bad configuration stops the reload' "$?" 1
+    is 'and the daemon goes on' "$(property controllerd.service ActiveState)" active
+    inside systemctl restart dtorch-controllerd 2>/dev/null
+    becomes 'exit 78 is not restarted' failed property controllerd.service ActiveState
+    is 'exit 78 is the cause' "$(property controllerd.service ExecMainStatus)" 78
+    sed -i /Bad=/d "$root/etc/dtorch/controllerd.conf"
+    inside systemctl reset-failed dtorch-controllerd
+    inside systemctl start dtorch-controllerd
+}
+
+try_workerd() {
+    inside systemctl start dtorch-workerd
+    is 'workerd starts' "$(property workerd.service ActiveState)" active
+    is 'its state directory' "$(inside stat -c '%U %a' /var/lib/dtorch/workerd)" 'dtorch 700'
+    becomes 'it registers' OK node health
+    becomes 'its devices are seen' sim node devices 1 device backend
+    becomes 'an engine comes up inside the sandbox' WARM node engines 0 state
+    worker=$(property workerd.service MainPID)
+    inside systemctl reload dtorch-workerd
+    is 'it reloads and is the same process' "$? $(property workerd.service MainPID)" "0 $worker"
+    engine=$(node engines 0 pid)
+    inside kill -KILL "${engine:-0}"
+    becomes 'a killed engine is replaced' yes engine_is_new "$engine"
+    is 'and the worker did not notice more than that' "$(property workerd.service MainPID)" "$worker"
+    is 'users and groups' "$(inside id -nG dtorch)" 'dtorch video render'
+}
+
+engine_is_new() {
+    now=$(node engines 0 pid)
+    [ "$(node engines 0 state)" = WARM ] && [ "$now" != "$1" ] && echo yes
+}
+
+killed_twice() { # the count of kills that the manager mended
+    property "$1.service" NRestarts
+}
+
+try_restarts() {
+    inside dtorchctl node drain unit0 -m 'units test' >/dev/null
+    is 'a drain is accepted' "$?" 0
+    is 'and shown' "$(node admin)" DRAINED
+    before=$(property controllerd.service NRestarts)
+    inside systemctl kill -s KILL dtorch-controllerd
+    becomes 'a killed controllerd is restarted' $((before + 1)) killed_twice controllerd
+    becomes 'and serves' active property controllerd.service ActiveState
+    becomes 'the worker is back without help' OK node health
+    is 'the drain survived' "$(node admin)" DRAINED
+    inside dtorchctl node undrain unit0 >/dev/null
+    is 'an undrain is accepted' "$? $(node admin)" '0 ENABLED'
+    before=$(property workerd.service NRestarts)
+    inside systemctl kill -s KILL --kill-who=main dtorch-workerd
+    becomes 'a killed workerd is restarted' $((before + 1)) killed_twice workerd
+    becomes 'and registers again' OK node health
+    is 'its death was an event' "$([ "$(events node-dead)" -ge 1 ] && echo yes)" yes
+}
+
+try_watchdog() { # UNIT
+    mkdir -p "$root/etc/systemd/system/dtorch-$1.service.d"
+    printf '[Service]\nWatchdogSec=2s\n' >"$root/etc/systemd/system/dtorch-$1.service.d/short.conf"
+    inside systemctl daemon-reload
+    inside systemctl restart "dtorch-$1"
+    inside systemctl kill -s STOP --kill-who=main "dtorch-$1"
+    becomes "$1: a hang is ended by the watchdog" 1 property "$1.service" NRestarts
+    becomes "$1: and it serves again" active property "$1.service" ActiveState
+    is "$1: the journal says why" "$(inside journalctl -q -b -u "dtorch-$1" | grep -q 'Watchdog timeout' && echo yes)" yes
+    rm -r "$root/etc/systemd/system/dtorch-$1.service.d"
+    inside systemctl daemon-reload
+}
+
+try_stop() {
+    becomes 'the worker is there before the end' OK node health
+    inside systemctl stop dtorch-workerd
+    is 'a clean stop of workerd' "$(property workerd.service Result)" success
+    is 'a planned end is told from a death' "$(node health)" STOPPED
+    inside systemctl stop dtorch-controllerd
+    is 'a clean stop of controllerd' "$(property controllerd.service Result)" success
+    is 'stopped is stopped: no socket is left that would start it again' \
+        "$(inside systemctl is-active dtorch-controllerd-admin.socket)" inactive
+    is 'no socket is left' "$(inside find /run/dtorch -type s | wc -l)" 0
+    inside systemctl start dtorch-controllerd-admin.socket
+    is 'a socket alone starts no daemon' "$(property controllerd.service ActiveState)" inactive
+    is 'the first request does' "$(inside dtorchctl cluster status >/dev/null 2>&1; echo $?)" 0
+    is 'and it was started by its socket' "$(property controllerd.service ActiveState)" active
+    inside systemctl stop dtorch-controllerd
+    mv "$root/etc/dtorch/workerd.conf" "$root/etc/dtorch/workerd.conf.away"
+    inside systemctl start dtorch-workerd
+    is 'without configuration it is skipped, not failed' "$(property workerd.service ActiveState)" inactive
+    mv "$root/etc/dtorch/workerd.conf.away" "$root/etc/dtorch/workerd.conf"
+}
+
+try_files() { # what can be judged without running; the limit of a score is the score times ten
+    is 'verify has nothing to say' "$(inside systemd-analyze verify dtorch-controllerd.service \
+        dtorch-controllerd-admin.socket dtorch-workerd.service 2>&1 | grep dtorch)" ''
+    is 'nothing is enabled before somebody configured it' "$(inside systemctl preset-all --preset-mode=enable-only 2>/dev/null
+        inside systemctl is-enabled dtorch-controllerd.service dtorch-workerd.service dtorch-controllerd-admin.socket | sort -u)" disabled
+    for pair in controllerd:15 workerd:20; do
+        unit=dtorch-${pair%:*}.service
+        systemd-analyze security --offline=yes --threshold="${pair#*:}" "$root/usr/lib/systemd/system/$unit" >"$base/score" 2>&1
+        is "$unit scores within ${pair#*:}" "$?" 0
+        tail -n 1 "$base/score" | sed 's/^[^O]*//'
+    done
+}
+
+[ "$(id -u)" -eq 0 ] || skip 'needs root'
+findmnt -n -t cgroup2 >/dev/null || skip 'needs cgroup2, which is mounted nowhere'
+if ! make_root; then
+    echo "FAILED making the Debian to boot:"
+    tail -n 5 "$base/debootstrap.log"
+    echo 'units: 0 passed, 1 failed'
+    exit 1
+fi
+[ "$build" != root-only ] || exit 0
+if ! install_all; then
+    tail -n 20 "$base/install.log"
+    echo 'units: 0 passed, 1 failed'
+    exit 1
+fi
+trap shut_down EXIT
+if ! boot; then
+    echo "FAILED systemd did not come up, see $base/console.log"
+    echo 'units: 0 passed, 1 failed'
+    exit 1
+fi
+inside systemd-sysusers
+inside systemd-tmpfiles --create 2>/dev/null
+inside systemctl daemon-reload
+try_files
+try_controllerd
+try_workerd
+try_restarts
+try_watchdog controllerd
+try_watchdog workerd
+try_stop
+[ $failed -eq 0 ] || inside journalctl -q -b -u 'dtorch-*' -o short-precise | tail -n 80
+echo "units: $passed passed, $failed failed"
+[ $failed -eq 0 ]
