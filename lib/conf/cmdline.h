@@ -4,7 +4,7 @@
  *     int main(int argc, char **argv)
  *     {
  *         dt_conf_cmdline_t cmdline;
- *         int rc = dt_conf_start(dt_conf_table_worker(), argc, argv, &cmdline, &conf);
+ *         int rc = dt_conf_start(dt_conf_table_worker(), argc, argv, check, &cmdline, &conf);
  *         if (rc != DT_CONF_GO_ON)
  *             return rc;
  */
@@ -24,6 +24,8 @@ typedef struct dt_conf_cmdline {
     dt_conf_sources_t sources; /* its flags point into this struct: never copy the struct */
     dt_conf_flag_t flags[DT_CONF_FLAG_MAX];
     bool is_help, is_version, is_check, is_dump;
+    const char
+        *print; /* --print=WHAT, for the build: "dtorch.conf.5", "flags", "X.conf"; or NULL */
 } dt_conf_cmdline_t;
 
 /* Read a command line. Ownership: borrows `argv` for the life of *ret_cmdline.
@@ -32,10 +34,12 @@ DT_MUST_USE dt_status_t dt_conf_cmdline_parse(const dt_conf_table_t *table, int 
                                               dt_conf_cmdline_t *ret_cmdline, dt_error_t *err);
 
 /* Do all that comes before a daemon's own work: read the command line, print what was asked for,
- * load the configuration, say what is wrong with it on stderr.
- * Returns DT_CONF_GO_ON with *ret_conf set (gives), or the exit status: 0 after --help, --version,
+ * load the configuration, say what is wrong with it on stderr. `check` (NULL: none) is the daemon's
+ * own check of values against each other; it stays in ret_cmdline->sources, so a reload runs it
+ * too. Returns DT_CONF_GO_ON with *ret_conf set (gives), or the exit status: 0 after --help,
+ * --version,
  * --check-config, --dump-config; 64 for a wrong command line; 78 for a wrong configuration. */
-int dt_conf_start(const dt_conf_table_t *table, int argc, char **argv,
+int dt_conf_start(const dt_conf_table_t *table, int argc, char **argv, dt_conf_check_fn check,
                   dt_conf_cmdline_t *ret_cmdline, dt_conf_t **ret_conf);
 
 #endif

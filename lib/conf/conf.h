@@ -9,8 +9,8 @@
  *
  * Errors say FILE:LINE, the key, the value, and what is allowed. Limits: DT_CONF_FILE_MAX bytes a
  * file, DT_CONF_LINE_MAX a line, DT_CONF_DROPIN_MAX drop-ins. An object is never changed after it
- * was loaded, so any thread may read it. It does not say whether values make sense together: that
- * is for the daemon. */
+ * was loaded, so any thread may read it. Whether values make sense together is for the program's
+ * dt_conf_check_fn. */
 #ifndef DT_CONF_CONF_H
 #define DT_CONF_CONF_H
 #include <stdbool.h>
@@ -36,7 +36,7 @@ typedef enum dt_conf_type {
     DT_CONF_SIZE,     /* bounds and value in bytes */
     DT_CONF_STRING,   /* bounds: bytes */
     DT_CONF_PATH,     /* absolute; empty allowed when the default is empty */
-    DT_CONF_LIST,     /* words separated by spaces; bounds: words */
+    DT_CONF_LIST,     /* words separated by spaces, addresses by commas too; bounds: words */
     DT_CONF_ENUM,     /* one of `choices` */
 } dt_conf_type_t;
 
@@ -44,21 +44,23 @@ typedef enum dt_conf_type {
 typedef enum dt_conf_shape {
     DT_CONF_SHAPE_ANY,
     DT_CONF_SHAPE_NAME,    /* dt_str_is_name() */
-    DT_CONF_SHAPE_ADDRESS, /* absolute path, HOST:PORT or [V6]:PORT */
-    DT_CONF_SHAPE_LISTEN,  /* an address whose port may be 0, or "none" */
+    DT_CONF_SHAPE_ADDRESS, /* absolute path, HOST[:PORT] or [V6][:PORT]; a port is added if none */
+    DT_CONF_SHAPE_LISTEN,  /* absolute path, IP:PORT or HOST:PORT (0: any port), or "none" */
+    DT_CONF_SHAPE_HTTP,    /* as LISTEN, but no path */
+    DT_CONF_SHAPE_PATHS,   /* absolute path */
 } dt_conf_shape_t;
 
 typedef struct dt_conf_option {
     const char *name; /* CamelCase; --camel-case and DTORCH_CAMEL_CASE follow from it */
     dt_conf_type_t type;
     dt_conf_shape_t shape;
-    int64_t min, max;        /* in the type's unit; both 0: no bounds */
-    const char *dflt;        /* as one would write it; "" for none */
-    const char *choices;     /* ENUM: words separated by spaces */
-    bool is_reloadable;      /* a reload may change it */
-    const char *placeholder; /* in --help: "DURATION"; NULL: by type */
-    const char *help;        /* a sentence without its full stop, for --help */
-    const char *more;        /* further sentences for dtorch.conf(5), or NULL */
+    int64_t min, max;    /* in the type's unit; both 0: no bounds */
+    const char *dflt;    /* as one would write it; "" for none */
+    const char *choices; /* ENUM: words separated by spaces */
+    bool is_reloadable;  /* a reload may change it */
+    bool is_local;       /* differs from node to node by its nature: not in the hash */
+    const char *help;    /* a phrase without its full stop, for --help */
+    const char *more;    /* further sentences for dtorch.conf(5), or NULL */
 } dt_conf_option_t;
 
 /* A program's options. */
@@ -80,8 +82,12 @@ const dt_conf_table_t *dt_conf_table_client(void);
 typedef struct dt_conf_flag {
     const char *key;    /* the option's name */
     const char *value;  /* as in a file */
-    const char *origin; /* as typed, for messages: "--log-level" or "-H" */
+    const char *origin; /* as typed, for messages: "-H"; NULL: the key's own flag, "--log-level" */
 } dt_conf_flag_t;
+
+/* A program's own look at a configuration whose values are each fine: do they make sense together?
+ * Use dt_conf_fail() for the message. */
+typedef dt_status_t (*dt_conf_check_fn)(const dt_conf_t *conf, dt_error_t *err);
 
 /* Where to read. Zero: the system's files and the process's environment. */
 typedef struct dt_conf_sources {
@@ -90,6 +96,7 @@ typedef struct dt_conf_sources {
     char *const *environment;    /* NULL: the process's */
     const dt_conf_flag_t *flags; /* the last one wins */
     size_t flag_count;
+    dt_conf_check_fn check; /* called at the end of a load; NULL: none */
 } dt_conf_sources_t;
 
 /* Load a configuration.
@@ -124,21 +131,23 @@ typedef struct dt_conf_entry {
     const dt_conf_option_t *option;
     const char *section;
     const char *value;  /* canonical text: "250ms", "yes", words with one space between */
-    const char *origin; /* "default", "FILE:LINE", "environment DTORCH_X", "--flag" */
+    const char *origin; /* "default", "FILE:LINE", "environment DTORCH_X", "flag --x" */
 } dt_conf_entry_t;
 
 size_t dt_conf_entry_count(const dt_conf_t *conf);
 void dt_conf_entry(const dt_conf_t *conf, size_t index, dt_conf_entry_t *ret_entry);
 
-/* Hash over all key=value, not their origins: 16 hex digits. Borrowed until dt_conf_free(). */
+/* Hash over all key=value that are not local, not over origins: 16 hex digits, equal on machines
+ * that are configured alike. Borrowed until dt_conf_free(). */
 const char *dt_conf_hash(const dt_conf_t *conf);
 
 /* Append every key with its origin, in a form that can be a file again. Errors: LIMIT, NOMEM. */
 DT_MUST_USE dt_status_t dt_conf_dump(const dt_conf_t *conf, dt_buf_t *out);
 
-/* A path for a message about one key, "FILE:LINE: Key=Value", for the daemon's own checks. */
-DT_MUST_USE dt_status_t dt_conf_fail(const dt_conf_t *conf, const char *key, dt_error_t *err,
-                                     const char *fmt, ...) DT_PRINTF_LIKE(4, 5);
+/* Refuse a value in a program's own check: "FILE:LINE: Key=Value: " and the text. Returns INVALID.
+ */
+dt_status_t dt_conf_fail(const dt_conf_t *conf, const char *key, dt_error_t *err, const char *fmt,
+                         ...) DT_PRINTF_LIKE(4, 5);
 
 /* Load again and see what a reload would change: all of it or nothing.
  * On DT_OK, *ret_conf replaces `current` (which the caller frees) and *ret_changed names the keys
