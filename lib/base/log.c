@@ -152,6 +152,16 @@ static bool append_field(char *line, size_t size, size_t *at, const dt_log_field
     return true;
 }
 
+/* Append the record's own fields and what was dropped. Returns whether all fitted. */
+static bool append_fields(char *text, size_t size, size_t *at, const dt_log_record_t *record)
+{
+    for (size_t i = 0; i < record->field_count; i++)
+        if (record->fields[i].key && record->fields[i].kind != DT_LOG_KIND_MESSAGE_ID &&
+            !append_field(text, size, at, &record->fields[i]))
+            return false;
+    return !record->dropped || append_field(text, size, at, &DT_LOG_U("dropped", record->dropped));
+}
+
 size_t dt_log_format(const dt_log_record_t *record, char *text, size_t size)
 {
     char when[DT_CLOCK_TEXT_SIZE];
@@ -167,14 +177,18 @@ size_t dt_log_format(const dt_log_record_t *record, char *text, size_t size)
                                    DT_LOG_S("event", record->event)};
     for (size_t i = 0; i < sizeof head / sizeof *head && is_whole; i++)
         is_whole = append_field(text, room, &at, &head[i]);
-    for (size_t i = 0; i < record->field_count && is_whole; i++)
-        if (record->fields[i].key && record->fields[i].kind != DT_LOG_KIND_MESSAGE_ID)
-            is_whole = append_field(text, room, &at, &record->fields[i]);
-    if (record->dropped && is_whole)
-        is_whole = append_field(text, room, &at, &DT_LOG_U("dropped", record->dropped));
+    is_whole = is_whole && append_fields(text, room, &at, record);
     const char *end = is_whole ? "\n" : LOG_CUT;
     memcpy(text + at, end, strlen(end) + 1);
     return at + strlen(end);
+}
+
+size_t dt_log_format_message(const dt_log_record_t *record, char *text, size_t size)
+{
+    size_t at = escape(record->event, false, text, size);
+    (void)append_fields(text, size, &at, record);
+    text[at] = '\0';
+    return at;
 }
 
 void dt_log_to_stderr(const dt_log_record_t *record)

@@ -150,6 +150,10 @@ void dt_log_to_stderr(const dt_log_record_t *record);
  * out, and the line ends in `cut=yes` then. Returns the length. */
 size_t dt_log_format(const dt_log_record_t *record, char *text, size_t size);
 
+/* Write a record as people read it in the journal, which has time and level by itself: the event
+ * and the fields, as many as fit. Returns the length. */
+size_t dt_log_format_message(const dt_log_record_t *record, char *text, size_t size);
+
 /* Write a field's value as text, escaped and cut at `size`. Returns the length. */
 size_t dt_log_format_value(const dt_log_field_t *field, char *text, size_t size);
 

@@ -61,9 +61,13 @@ DT_MUST_USE dt_status_t dt_sysd_credential_path(const char *name,
 bool dt_sysd_is_stderr_journal(void);
 
 /* Log to the journal with fields if stderr is the journal; else leave logfmt on stderr.
- * `program` is SYSLOG_IDENTIFIER. Returns whether it does. A line that the journal does not take
- * goes to stderr. Ownership: keeps `program`. Threads: while no other thread logs. */
+ * `program` is SYSLOG_IDENTIFIER. Returns whether it does. Without a journald, lines go to stderr;
+ * what a busy one does not take is lost and counted (DTORCH_LOST), so that logging never waits for
+ * it. Ownership: keeps `program`. Threads: while no other thread logs. */
 bool dt_sysd_log_init(const char *program);
 void dt_sysd_log_fini(void); /* log to stderr again */
+
+/* Log to the datagram socket at `path` as if it were the journal's. Keeps both strings. */
+bool dt_sysd_log_init_for_test(const char *program, const char *path);
 
 #endif
