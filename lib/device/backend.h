@@ -80,7 +80,7 @@ typedef struct dt_device_info {
     int32_t health;               /* (r) dt_device_health_t */
     uint32_t utilization_percent; /* (r) 0..100 */
     uint32_t temperature_c;       /* (r) */
-    int32_t link_count;           /* of `links`: direct links only, the host adds PCI and NUMA */
+    int32_t link_count; /* of `links`: what only the device knows; the host adds the rest */
     dt_device_link_t links[DT_DEVICE_LINK_MAX];
 } dt_device_info_t;
 
@@ -91,6 +91,7 @@ typedef struct dt_backend_options {
     const char *root;   /* prefix for /proc, /sys and /etc: "" outside tests */
     const char *seed;   /* identity of the node, for uuids of devices that have none; never empty */
     const char *faults; /* file that plays faults in tests (sim only), or "" */
+    const char *library; /* driver library to open in place of the usual one, or "" */
 } dt_backend_options_t;
 
 typedef struct dt_backend {
