@@ -34,7 +34,7 @@ static dt_status_t notify(const char *state, dt_error_t *err)
 {
     const char *where = dt_env_get("NOTIFY_SOCKET");
     struct sockaddr_un address;
-    socklen_t size;
+    socklen_t size = 0;
     if (!where)
         return DT_OK;
     DT_TRY(fill_address(where, &address, &size, err));
