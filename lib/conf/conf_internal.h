@@ -5,6 +5,7 @@
 
 #define DT_CONF_REASON_MAX 256 /* bytes of why a value is not taken */
 #define DT_CONF_PORT       7700
+#define DT_CONF_HOST_MAX   253
 #define DT_CONF_SUN_PATH   107 /* bytes of a unix socket's path */
 
 /* An option's value. */

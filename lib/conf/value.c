@@ -133,6 +133,8 @@ static dt_status_t check_address(const char *word, bool is_listen, bool *ret_has
     const char *host = word + is_v6;
     size_t host_len = strspn(host, is_v6 ? VALUE_V6_CHARS : VALUE_HOST_CHARS);
     const char *rest = host + host_len;
+    if (host_len > DT_CONF_HOST_MAX)
+        return refuse(reason, "a host's name has at most %d bytes", DT_CONF_HOST_MAX);
     if (!host_len || (is_v6 && *rest != ']'))
         return refuse(reason, "\"%.64s\" is not a unix socket's path, HOST:PORT or [IPV6]:PORT",
                       word);
@@ -274,12 +276,15 @@ dt_status_t dt_conf_value_parse(const dt_conf_option_t *option, const char *text
     dt_status_t status;
 
     reason[0] = '\0';
-    if (strlen(text) > DT_CONF_LINE_MAX)
-        status = refuse(reason, "longer than %d bytes", DT_CONF_LINE_MAX);
+    if (strlen(text) > DT_CONF_VALUE_MAX)
+        status = refuse(reason, "longer than %d bytes", DT_CONF_VALUE_MAX);
     else if (!is_clean(text))
         status = refuse(reason, "holds control characters or invalid UTF-8");
     else
         status = parse_any(option, text, &value, reason);
+    /* The ports that are added to addresses must not make a value that no line could hold. */
+    if (status == DT_OK && strlen(value.text) > DT_CONF_VALUE_MAX)
+        status = refuse(reason, "longer than %d bytes", DT_CONF_VALUE_MAX);
     if (status != DT_OK)
         dt_conf_value_fini(&value);
     else
