@@ -15,15 +15,6 @@ need() { # NAME PKG: a part we cannot build without
     printf '%s_CFLAGS := %s\n%s_LIBS := %s\n' "$1" "$(pkg-config --cflags "$2")" "$1" "$(pkg-config --libs "$2")"
 }
 
-want() { # NAME PKG: a part that is left out where it is missing
-    if pkg-config --exists "$2"; then
-        need "$1" "$2"
-        printf 'HAVE_%s := yes\n%s_CFLAGS += -DDT_HAVE_%s=1\n' "$1" "$1" "$1"
-    else
-        echo "HAVE_$1 := no"
-    fi
-}
-
 probe() { # NAME SUFFIX COMPILER HEADER LIBS CFLAGS: an optional part without a .pc file
     want=$(eval "echo \"\${WITH_$1:-auto}\"")
     if [ "$want" = no ]; then
@@ -51,7 +42,6 @@ need PROTOBUFC libprotobuf-c
 need MICROHTTPD libmicrohttpd
 need CRYPTO 'libssl libcrypto'
 need CRITERION criterion
-want SYSTEMD libsystemd
 probe CUDA c "$CC" cuda_runtime_api.h "-L$CUDA_HOME/lib64 -lcudart" "-isystem $CUDA_HOME/include"
 probe NCCL c "$CC" nccl.h "-L$CUDA_HOME/lib64 -lnccl" "-isystem $CUDA_HOME/include"
 probe TORCH cpp "$CXX -std=c++17" ATen/core/Tensor.h "-L$TORCH_HOME/lib -ltorch -ltorch_cpu -lc10" \

@@ -18,10 +18,10 @@ WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes 
 WARN += $(if $(findstring clang,$(CC)),,-Wcast-qual)
 VERSION := $(shell sh mk/version.sh)
 BASE_CFLAGS := -std=gnu11 -g -D_GNU_SOURCE $(OPT_$(PRESET)) -fno-omit-frame-pointer -fvisibility=hidden -Ilib -isystem $(BUILD)/gen \
-  $(UV_CFLAGS) $(GRPC_CFLAGS) $(PROTOBUFC_CFLAGS) $(SYSTEMD_CFLAGS) $(MICROHTTPD_CFLAGS) $(CRYPTO_CFLAGS)
+  $(UV_CFLAGS) $(GRPC_CFLAGS) $(PROTOBUFC_CFLAGS) $(MICROHTTPD_CFLAGS) $(CRYPTO_CFLAGS)
 CFLAGS_GEN := $(BASE_CFLAGS)
 CFLAGS_ALL := $(BASE_CFLAGS) $(WARN) $(CFLAGS)
 LDFLAGS_ALL := $(OPT_$(PRESET)) -Wl,--as-needed -Wl,-z,relro,-z,now $(if $(filter dev release,$(PRESET)),-pie) $(LDFLAGS)
-LDLIBS_ALL := $(GRPC_LIBS) -lgpr $(UV_LIBS) $(PROTOBUFC_LIBS) $(SYSTEMD_LIBS) $(MICROHTTPD_LIBS) $(CRYPTO_LIBS) -ldl -lpthread
+LDLIBS_ALL := $(GRPC_LIBS) -lgpr $(UV_LIBS) $(PROTOBUFC_LIBS) $(MICROHTTPD_LIBS) $(CRYPTO_LIBS) -ldl -lpthread
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(Q),@printf '  %-5s %s\n' '$(1)' '$(2)')

@@ -3,21 +3,21 @@ PREFIX ?= /usr
 DESTDIR ?=
 MAN_OUT := $(BUILD)/man
 MAN_PAGES := dtorch-controllerd.8 dtorch-workerd.8 dtorchctl.1 dtorch.conf.5 dtorch-protocol.7
-MAN_TOOL := $(BUILD)/man/generate
-
-$(BUILD)/man/%: private EXTRA := -I.
-$(MAN_TOOL): $(BUILD)/man/generate.o $(LIB)
-	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) $^ -o $@ $(LDLIBS_ALL)
-# The options in a page come from the tables that the program reads them with.
-$(MAN_OUT)/%: man/%.in $(MAN_TOOL)
-	$(Q)$(MAN_TOOL) $< >$@.tmp && mv $@.tmp $@
-$(MAN_OUT)/dtorch.conf.5: $(MAN_TOOL)
-	$(Q)$(MAN_TOOL) dtorch.conf.5 >$@.tmp && mv $@.tmp $@
+# The options in a page are printed by the program, from the table that it reads them with.
+$(MAN_OUT)/%.8: man/%.8.in $(BUILD)/bin/%
+	@mkdir -p $(@D)
+	$(Q)$(BUILD)/bin/$* --print=flags >$@.flags
+	$(Q)sed -e '/^\.\\" OPTIONS$$/r $@.flags' -e '/^\.\\" OPTIONS$$/d' $< >$@
+$(MAN_OUT)/dtorch.conf.5: $(BUILD)/bin/dtorch-controllerd
+	$(Q)mkdir -p $(@D) && $< --print=dtorch.conf.5 >$@
 $(MAN_OUT)/dtorchctl.1: man/dtorchctl.1.in $(BUILD)/bin/dtorchctl
-	$(Q)mkdir -p $(@D) && $(BUILD)/bin/dtorchctl --man $< >$@.tmp && mv $@.tmp $@
+	$(Q)mkdir -p $(@D) && $(BUILD)/bin/dtorchctl --man $< >$@
+$(MAN_OUT)/dtorch-protocol.7: man/dtorch-protocol.7
+	$(Q)mkdir -p $(@D) && cp $< $@
 
-.PHONY: man install dist check-man
+.PHONY: man install dist check-man config-files
+config-files: all ## write config/*.conf anew from the option tables
+	$(Q)for f in controllerd workerd client; do $(BUILD)/bin/dtorch-controllerd --print=$$f.conf >config/$$f.conf || exit 1; done
 man: $(MAN_PAGES:%=$(MAN_OUT)/%) ## make the manual pages into build/PRESET/man
 install: all man ## install below DESTDIR=, PREFIX=/usr; use PRESET=release
 	$(Q)sh mk/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)"

@@ -10,7 +10,7 @@ build=$1
 base=$PWD/build/systemd
 root=$base/root
 passed=0 failed=0
-packages=systemd-sysv,dbus,man-db,libgrpc29,libuv1,libprotobuf-c1,libmicrohttpd12,libssl3,libsystemd0
+packages=systemd-sysv,dbus,man-db,libgrpc29,libuv1,libprotobuf-c1,libmicrohttpd12,libssl3
 
 skip() {
     echo "units: skipped: $1"
