@@ -66,10 +66,11 @@ typedef struct dt_conf_option {
 
 /* A program's options. */
 typedef struct dt_conf_table {
-    const char *program; /* "dtorch-controllerd" */
-    const char *file;    /* "controllerd.conf" */
-    const char *section; /* "Controller" */
-    const char *summary; /* one line for --help */
+    const char *program;   /* "dtorch-controllerd" */
+    const char *file;      /* "controllerd.conf" */
+    const char *section;   /* "Controller" */
+    const char *summary;   /* one line for --help */
+    const char *own_flags; /* lines of --help for flags that main() takes itself; NULL: none */
     const dt_conf_option_t *options;
     size_t option_count;
 } dt_conf_table_t;

@@ -234,12 +234,6 @@ static const dt_conf_option_t worker_options[] = {
      .dflt = "",
      .is_local = true,
      .help = "label of the rack that this node stands in"},
-    {.name = "OrphanGrace",
-     .type = DT_CONF_DURATION,
-     .min = SECOND_NS,
-     .max = 7 * DAY_NS,
-     .dflt = "10min",
-     .help = "time that a node keeps what it holds without a controller"},
     {.name = "Engines",
      .type = DT_CONF_INT,
      .min = 0,
@@ -369,6 +363,8 @@ const dt_conf_table_t *dt_conf_table_worker(void)
         .file = "workerd.conf",
         .section = "Worker",
         .summary = "The node agent of a DTorch cluster: it offers this node's devices.",
+        .own_flags = "  --check-backends  load each backend, print what it offers, then exit\n"
+                     "  --check-sandbox   try to break out of an engine's sandbox, then exit\n",
         .options = worker_options,
         .option_count = COUNT(worker_options),
     };

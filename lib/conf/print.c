@@ -120,8 +120,10 @@ dt_status_t dt_conf_print_help(const dt_conf_table_t *table, dt_buf_t *out)
              "  --check-config    say whether the configuration is valid, then exit: 0 or 78\n"
              "  --dump-config     print every key with its value and origin, then exit\n"
              "  -h, --help        print this\n"
-             "  --version         print the version\n\n"));
+             "  --version         print the version\n"));
+    DT_TRY(dt_buf_append_str(out, table->own_flags ? table->own_flags : ""));
     DT_TRY(dt_buf_printf(out,
+                         "\n"
                          "Each key of [%s] is a flag too, which wins over the environment\n"
                          "(DTORCH_KEY_NAME), which wins over the files:\n\n",
                          table->section));
