@@ -1,0 +1,389 @@
+/* The completion queue that the state thread blocks in, and what it turns from there. */
+#include <errno.h>
+#include <grpc/support/log.h>
+#include <grpc/support/string_util.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "rpc/rpc_internal.h"
+
+#define BUFFER_STEP   65536u
+#define SWEEP_STEP_NS (250 * DT_RPC_NS_PER_MS)
+#define BUFFER_KEEP   (1u << 20) /* a larger buffer is given back after use */
+
+struct dt_rpc_wake {
+    dt_rpc_t *rpc;
+    void (*run)(void *arg);
+    void *arg;
+    dt_rpc_tag_t tag;
+    bool is_posted; /* rpc->lock */
+    bool is_freed;  /* rpc->lock; the outstanding post frees it */
+};
+
+static void (*_Atomic log_sink)(int severity, const char *text);
+
+/* ---- status ---- */
+
+dt_status_t dt_status_from_grpc(int grpc_status)
+{
+    switch (grpc_status) {
+#define X(name, value, grpc, text)                                                                 \
+    case grpc:                                                                                     \
+        return name;
+        DT_ERR_MAP(X)
+#undef X
+    case GRPC_STATUS_UNAUTHENTICATED:
+        return DT_ERR_DENIED;
+    case GRPC_STATUS_UNIMPLEMENTED:
+        return DT_ERR_NOT_FOUND;
+    default:
+        return DT_ERR_INTERNAL;
+    }
+}
+
+int dt_rpc_to_grpc(dt_status_t status)
+{
+    switch (status) {
+#define X(name, value, grpc, text)                                                                 \
+    case name:                                                                                     \
+        return grpc;
+        DT_ERR_MAP(X)
+#undef X
+    }
+    return GRPC_STATUS_INTERNAL;
+}
+
+void dt_rpc_why(grpc_status_code status, grpc_slice details, dt_error_t *ret_why)
+{
+    char *text = grpc_slice_to_c_string(details);
+    (void)dt_fail(ret_why, dt_status_from_grpc((int)status), "grpc", (int64_t)status, "%s",
+                  status == GRPC_STATUS_OK ? "ended" : text);
+    gpr_free(text);
+}
+
+/* ---- the library ---- */
+
+static void on_log(gpr_log_func_args *line)
+{
+    void (*sink)(int severity, const char *text) = atomic_load(&log_sink);
+    if (sink)
+        sink((int)line->severity, line->message);
+}
+
+dt_status_t dt_rpc_library_init(dt_error_t *err)
+{
+    gpr_set_log_function(on_log); /* before grpc_init: it would print to stderr */
+    grpc_init();
+    if (!grpc_is_initialized())
+        return dt_fail(err, DT_ERR_INTERNAL, "grpc", 0, "gRPC does not start");
+    return DT_OK;
+}
+
+void dt_rpc_library_fini(void)
+{
+    grpc_shutdown_blocking();
+}
+
+/* ---- bytes ---- */
+
+void dt_rpc_copy_out(grpc_byte_buffer *bytes, uint8_t *data)
+{
+    grpc_byte_buffer_reader reader;
+    grpc_slice *slice;
+    if (!grpc_byte_buffer_reader_init(&reader, bytes))
+        return;
+    while (grpc_byte_buffer_reader_peek(&reader, &slice)) { /* split anywhere, not aligned */
+        if (GRPC_SLICE_LENGTH(*slice) > 0)
+            memcpy(data, GRPC_SLICE_START_PTR(*slice), GRPC_SLICE_LENGTH(*slice));
+        data += GRPC_SLICE_LENGTH(*slice);
+    }
+    grpc_byte_buffer_reader_destroy(&reader);
+}
+
+const uint8_t *dt_rpc_gather(dt_rpc_t *rpc, grpc_byte_buffer *bytes, size_t *ret_size)
+{
+    size_t size = grpc_byte_buffer_length(bytes);
+    if (size > rpc->buffer_size || rpc->buffer_size > BUFFER_KEEP) {
+        size_t rounded = (size / BUFFER_STEP + 1) * BUFFER_STEP;
+        free(rpc->buffer);
+        rpc->buffer = malloc(rounded);
+        rpc->buffer_size = rpc->buffer ? rounded : 0;
+        if (!rpc->buffer)
+            return NULL;
+    }
+    dt_rpc_copy_out(bytes, rpc->buffer);
+    *ret_size = size;
+    return rpc->buffer;
+}
+
+grpc_byte_buffer *dt_rpc_bytes(const void *data, size_t size)
+{
+    grpc_slice slice = grpc_slice_from_copied_buffer(data, size);
+    grpc_byte_buffer *bytes = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    return bytes;
+}
+
+void dt_rpc_start(grpc_call *call, grpc_op *ops, size_t count, dt_rpc_tag_t *tag)
+{
+    dt_check(grpc_call_start_batch(call, ops, count, tag, NULL) == GRPC_CALL_OK);
+}
+
+/* ---- the watcher: says that the loop has something, and touches nothing else ---- */
+
+static void *watcher_main(void *arg)
+{
+    dt_rpc_t *rpc = arg;
+    bool is_armed = false;
+    for (;;) {
+        struct pollfd wait[2] = {
+            {.fd = rpc->stop_fd, .events = POLLIN},
+            {.fd = is_armed ? dt_loop_backend_fd(rpc->loop) : rpc->arm_fd, .events = POLLIN},
+        };
+        if (poll(wait, 2, -1) < 0)
+            continue; /* EINTR */
+        if (wait[0].revents)
+            return NULL;
+        if (!wait[1].revents)
+            continue;
+        if (is_armed) {
+            dt_rpc_start(rpc->post_call, NULL, 0, &rpc->turn_tag);
+            is_armed = false;
+        } else {
+            uint64_t count;
+            is_armed = read(rpc->arm_fd, &count, sizeof count) == (ssize_t)sizeof count;
+        }
+    }
+}
+
+static void signal_fd(int fd)
+{
+    uint64_t one = 1;
+    dt_check(write(fd, &one, sizeof one) == (ssize_t)sizeof one);
+}
+
+static void on_turn(void *arg, bool ok)
+{
+    dt_rpc_t *rpc = arg;
+    (void)ok;
+    dt_loop_turn(rpc->loop);
+    signal_fd(rpc->arm_fd);
+}
+
+/* ---- streams that should have ended by now ---- */
+
+static void on_sweep(void *arg, int64_t deadline_ns)
+{
+    dt_rpc_t *rpc = arg;
+    dt_list_t *next;
+    (void)deadline_ns;
+    int64_t now_ns = dt_loop_now_ns();
+    for (dt_list_t *at = rpc->closing.next; at != &rpc->closing; at = next) {
+        dt_rpc_stream_t *stream = DT_CONTAINER_OF(at, dt_rpc_stream_t, close_link);
+        next = at->next;
+        if (now_ns < stream->close_deadline_ns)
+            continue;
+        dt_list_remove(&stream->close_link);
+        dt_rpc_stream_cancel(stream, DT_ERR_TIMEOUT, "the peer did not take the end of the stream");
+    }
+    if (!dt_list_is_empty(&rpc->closing))
+        dt_rpc_arm_sweep(rpc);
+}
+
+void dt_rpc_arm_sweep(dt_rpc_t *rpc)
+{
+    dt_timer_arm(rpc->sweep, dt_loop_now_ns() + SWEEP_STEP_NS);
+}
+
+/* ---- life ---- */
+
+static void free_parts(dt_rpc_t *rpc)
+{
+    dt_timer_free(rpc->sweep);
+    if (rpc->arm_fd >= 0)
+        (void)close(rpc->arm_fd);
+    if (rpc->stop_fd >= 0)
+        (void)close(rpc->stop_fd);
+    pthread_mutex_destroy(&rpc->lock);
+    free(rpc->buffer);
+    free(rpc);
+}
+
+dt_status_t dt_rpc_create(dt_loop_t *loop, void (*log_line)(int severity, const char *text),
+                          dt_rpc_t **ret_rpc, dt_error_t *err)
+{
+    dt_rpc_t *rpc = calloc(1, sizeof *rpc);
+    if (!rpc)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for the RPC runtime");
+    rpc->loop = loop;
+    rpc->turn_tag = (dt_rpc_tag_t){on_turn, rpc};
+    rpc->arm_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    rpc->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_mutex_init(&rpc->lock, NULL);
+    dt_list_init(&rpc->closing);
+    dt_list_init(&rpc->tls);
+    if (rpc->arm_fd < 0 || rpc->stop_fd < 0) {
+        int number = errno;
+        free_parts(rpc);
+        return dt_fail(err, DT_ERR_AGAIN, "errno", number, "eventfd: %s", strerror(number));
+    }
+    dt_status_t status = dt_timer_create(loop, on_sweep, rpc, &rpc->sweep, err);
+    if (status == DT_OK) {
+        atomic_store(&log_sink, log_line);
+        status = dt_rpc_library_init(err);
+    }
+    if (status != DT_OK) {
+        free_parts(rpc);
+        return status;
+    }
+    rpc->queue = grpc_completion_queue_create_for_next(NULL);
+    rpc->lame = grpc_lame_client_channel_create("lame:", GRPC_STATUS_UNAVAILABLE, "wake-up");
+    rpc->post_call = grpc_channel_create_call(rpc->lame, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue,
+                                              grpc_slice_from_static_string("/post"), NULL,
+                                              gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+    int rc = pthread_create(&rpc->watcher, NULL, watcher_main, rpc);
+    if (rc != 0) {
+        rpc->is_closed = true; /* no watcher to join */
+        (void)dt_rpc_free(rpc);
+        return dt_fail(err, DT_ERR_AGAIN, "errno", rc, "thread: %s", strerror(rc));
+    }
+    *ret_rpc = rpc;
+    return DT_OK;
+}
+
+void dt_rpc_run(dt_rpc_t *rpc)
+{
+    rpc->should_stop = false;
+    while (!rpc->should_stop) {
+        /* Timers must not starve under load: look at the clock each turn. */
+        int ms = dt_loop_timeout_ms(rpc->loop);
+        if (ms == 0) {
+            dt_loop_turn(rpc->loop);
+            if (rpc->should_stop)
+                break;
+            ms = dt_loop_timeout_ms(rpc->loop);
+        }
+        gpr_timespec deadline = ms < 0 ? gpr_inf_future(GPR_CLOCK_MONOTONIC)
+                                       : gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                                      gpr_time_from_millis(ms, GPR_TIMESPAN));
+        grpc_event event = grpc_completion_queue_next(rpc->queue, deadline, NULL);
+        if (event.type != GRPC_OP_COMPLETE)
+            continue;
+        dt_rpc_tag_t *tag = event.tag;
+        if (tag == &rpc->turn_tag) { /* the loop measures its own callbacks */
+            on_turn(rpc, true);
+            continue;
+        }
+        int64_t begin_ns = dt_loop_measure_begin(rpc->loop);
+        tag->run(tag->arg, event.success != 0);
+        dt_loop_measure_end(rpc->loop, "rpc", begin_ns);
+    }
+}
+
+void dt_rpc_stop(dt_rpc_t *rpc)
+{
+    rpc->should_stop = true;
+}
+
+static void free_tls_states(dt_rpc_t *rpc)
+{
+    dt_list_t *at;
+    while ((at = dt_list_pop(&rpc->tls)) != NULL) {
+        dt_rpc_tls_state_t *tls = DT_CONTAINER_OF(at, dt_rpc_tls_state_t, link);
+        pthread_mutex_destroy(&tls->lock);
+        free(tls->ca);
+        free(tls->chain);
+        if (tls->key)
+            explicit_bzero(tls->key, strlen(tls->key));
+        free(tls->key);
+        free(tls);
+    }
+}
+
+dt_status_t dt_rpc_free(dt_rpc_t *rpc)
+{
+    grpc_event event;
+    if (!rpc)
+        return DT_OK;
+    if (rpc->open_count != 0)
+        return DT_ERR_INTERNAL;
+    pthread_mutex_lock(&rpc->lock);
+    bool has_watcher = !rpc->is_closed;
+    rpc->is_closed = true;
+    pthread_mutex_unlock(&rpc->lock);
+    if (has_watcher) {
+        signal_fd(rpc->stop_fd);
+        (void)pthread_join(rpc->watcher, NULL);
+    }
+    grpc_call_unref(rpc->post_call);
+    grpc_channel_destroy(rpc->lame);
+    grpc_completion_queue_shutdown(rpc->queue);
+    do { /* a turn or a wake of a freed door may still be there */
+        event = grpc_completion_queue_next(rpc->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        dt_rpc_tag_t *tag = event.tag;
+        if (event.type == GRPC_OP_COMPLETE && tag != &rpc->turn_tag)
+            tag->run(tag->arg, false);
+    } while (event.type != GRPC_QUEUE_SHUTDOWN);
+    grpc_completion_queue_destroy(rpc->queue);
+    dt_rpc_library_fini();
+    free_tls_states(rpc);
+    free_parts(rpc);
+    return DT_OK;
+}
+
+/* ---- wakes ---- */
+
+static void on_woken(void *arg, bool ok)
+{
+    dt_rpc_wake_t *wake = arg;
+    (void)ok;
+    pthread_mutex_lock(&wake->rpc->lock);
+    bool is_freed = wake->is_freed;
+    wake->is_posted = false; /* a wake from now on posts again, so none is lost */
+    pthread_mutex_unlock(&wake->rpc->lock);
+    if (is_freed)
+        free(wake);
+    else
+        wake->run(wake->arg);
+}
+
+dt_status_t dt_rpc_wake_create(dt_rpc_t *rpc, void (*run)(void *arg), void *arg,
+                               dt_rpc_wake_t **ret_wake, dt_error_t *err)
+{
+    dt_rpc_wake_t *wake = calloc(1, sizeof *wake);
+    if (!wake)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a wake");
+    *wake = (dt_rpc_wake_t){.rpc = rpc, .run = run, .arg = arg, .tag = {on_woken, wake}};
+    rpc->open_count++;
+    *ret_wake = wake;
+    return DT_OK;
+}
+
+void dt_rpc_wake(void *arg)
+{
+    dt_rpc_wake_t *wake = arg;
+    pthread_mutex_lock(&wake->rpc->lock);
+    if (!wake->is_posted && !wake->is_freed && !wake->rpc->is_closed) {
+        wake->is_posted = true;
+        dt_rpc_start(wake->rpc->post_call, NULL, 0, &wake->tag);
+    }
+    pthread_mutex_unlock(&wake->rpc->lock);
+}
+
+void dt_rpc_wake_free(dt_rpc_wake_t *wake)
+{
+    if (!wake)
+        return;
+    pthread_mutex_t *lock = &wake->rpc->lock;
+    wake->rpc->open_count--;
+    pthread_mutex_lock(lock);
+    bool is_posted = wake->is_posted;
+    wake->is_freed = true;
+    pthread_mutex_unlock(lock);
+    if (!is_posted)
+        free(wake);
+}
