@@ -107,7 +107,7 @@ void dt_rpc_copy_out(grpc_byte_buffer *bytes, uint8_t *data)
 const uint8_t *dt_rpc_gather(dt_rpc_t *rpc, grpc_byte_buffer *bytes, size_t *ret_size)
 {
     size_t size = grpc_byte_buffer_length(bytes);
-    if (size > rpc->buffer_size || rpc->buffer_size > BUFFER_KEEP) {
+    if (!rpc->buffer || size > rpc->buffer_size || rpc->buffer_size > BUFFER_KEEP) {
         size_t rounded = (size / BUFFER_STEP + 1) * BUFFER_STEP;
         free(rpc->buffer);
         rpc->buffer = malloc(rounded);

@@ -86,9 +86,9 @@ static void tell_closed(dt_rpc_stream_t *stream)
     dt_error_t why = {.code = DT_OK, .source = "dt", .text = "ended"};
     if (!stream->server)
         dt_rpc_why(stream->grpc_status, stream->details, &why);
-    else if (stream->has_why)
+    else if (stream->has_why && (stream->why.code != DT_OK || !stream->is_cancelled))
         why = stream->why;
-    else if (stream->is_cancelled)
+    else if (stream->is_cancelled) /* a lost connection looks like a half-close first */
         (void)dt_fail(&why, DT_ERR_PEER, "grpc", GRPC_STATUS_CANCELLED,
                       "the peer closed the connection");
     stream->ops->closed(stream, &why);
