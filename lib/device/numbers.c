@@ -11,7 +11,7 @@
 
 #include "device/sysfile.h"
 
-#define HEADER           "dtorch-devices 1"
+#define NUMBERS_HEADER   "dtorch-devices 1"
 #define NUMBERS_LINE_MAX 160 /* 2 + 31 + 63 + 20 digits and blanks */
 #define NUMBERS_FILE_MAX (DT_DEVICE_MAX * NUMBERS_LINE_MAX + 64)
 
@@ -46,7 +46,7 @@ static dt_status_t parse(const char *path, char *text, dt_numbers_t *numbers, dt
         if (end)
             *end = '\0';
         rest = end ? end + 1 : NULL;
-        if (line_number == 1 ? strcmp(line, HEADER) == 0 : parse_line(line, numbers))
+        if (line_number == 1 ? strcmp(line, NUMBERS_HEADER) == 0 : parse_line(line, numbers))
             continue;
         memset(numbers, 0, sizeof *numbers);
         return dt_fail(err, DT_ERR_INVALID, "dt", line_number,
@@ -89,7 +89,7 @@ dt_status_t dt_numbers_load(const char *dir, dt_numbers_t *ret_numbers, dt_error
 static dt_status_t write_file(int fd, const dt_numbers_t *numbers)
 {
     char text[NUMBERS_FILE_MAX];
-    size_t used = (size_t)snprintf(text, sizeof text, "%s\n", HEADER);
+    size_t used = (size_t)snprintf(text, sizeof text, "%s\n", NUMBERS_HEADER);
     for (int32_t i = 0; i < DT_DEVICE_MAX; i++)
         if (*numbers->at[i].uuid)
             used +=
