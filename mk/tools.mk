@@ -12,7 +12,7 @@ run-dev: all ## a controller and N=3 workers in this terminal; Ctrl-C ends all
 	$(Q)bash mk/run-dev.sh $(abspath $(BUILD)/bin) $(N)
 bench: ## the figures, one JSON line each, also in build/bench.jsonl; ONLY=key,key
 	+$(Q)$(MAKE) --no-print-directory PRESET=release all bench-programs
-	$(Q)$(TEST_ENV) sh mk/bench.sh build/release "$(ONLY)"
+	$(Q)sh mk/bench.sh build/release "$(ONLY)"
 bench-programs: $(BENCH_BIN)
 lint: check-tidy ## the same as check-tidy
 compdb: ## compile_commands.json for clangd

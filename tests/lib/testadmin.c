@@ -13,7 +13,7 @@
 #define CALL_MS  2000
 #define POLL_MS  20
 #define ARGS_MAX 32
-#define RUN_MS   60000
+#define RUN_MS   180000
 
 dt_status_t dt_testcluster_admin_call(dt_testcluster_t *tc, const char *method,
                                       const ProtobufCMessage *request, uint8_t **ret_reply,
@@ -232,7 +232,10 @@ dt_testrun_t dt_testrun_program(const char *program, const char *const *args,
     number++;
     if (!base || !*base)
         base = "/tmp";
-    (void)snprintf(path, sizeof path, "%s/%s", bin ? bin : ".", program);
+    if (program[0] == '/')
+        (void)snprintf(path, sizeof path, "%s", program);
+    else
+        (void)snprintf(path, sizeof path, "%s/%s", bin ? bin : ".", program);
     (void)snprintf(out, sizeof out, "%s/out.%d.%d", base, pid, number);
     (void)snprintf(err, sizeof err, "%s/err.%d.%d", base, pid, number);
     dt_testproc_env_init(&environment, NULL);

@@ -114,9 +114,9 @@ uint64_t dt_testcluster_last_event(dt_testcluster_t *tc); /* its sequence, 0 if 
 bool dt_testcluster_wait(dt_testcluster_t *tc, bool (*holds)(dt_testcluster_t *tc, void *arg),
                          void *arg, int64_t patience_ms);
 
-/* Run a program of $DT_TEST_BIN to its end (60 s at most). dtorchctl gets the cluster's client
- * configuration by itself. Gives texts, free(); either may be NULL. Returns the exit code, 128 +
- * signal when it was killed. Arguments end with NULL. */
+/* Run a program of $DT_TEST_BIN, or of an absolute path, to its end (180 s at most). dtorchctl gets
+ * the cluster's client configuration by itself. Gives texts, free(); either may be NULL. Returns
+ * the exit code, 128 + signal when it was killed. Arguments end with NULL. */
 typedef struct dt_testrun {
     int code;
     char *out;
