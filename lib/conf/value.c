@@ -8,7 +8,7 @@
 #include "conf/conf_internal.h"
 
 #define VALUE_HOST_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_"
-#define VALUE_V6_CHARS   "0123456789abcdefABCDEF:.%"
+#define VALUE_V6_CHARS   VALUE_HOST_CHARS ":%" /* with a zone: fe80::1%eth0 */
 
 static dt_status_t refuse(char *reason, const char *fmt, ...) DT_PRINTF_LIKE(2, 3);
 
@@ -135,7 +135,7 @@ static dt_status_t check_address(const char *word, bool is_listen, bool *ret_has
     const char *rest = host + host_len;
     if (host_len > DT_CONF_HOST_MAX)
         return refuse(reason, "a host's name has at most %d bytes", DT_CONF_HOST_MAX);
-    if (!host_len || (is_v6 && *rest != ']'))
+    if (!host_len || (is_v6 && (*rest != ']' || !memchr(host, ':', host_len))))
         return refuse(reason, "\"%.64s\" is not a unix socket's path, HOST:PORT or [IPV6]:PORT",
                       word);
     rest += is_v6;
