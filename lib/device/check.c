@@ -27,13 +27,13 @@ static dt_status_t check_one(const dt_device_options_t *options, const char *nam
         status = dt_probe_ask(probe, 0, answer, &err);
     dt_probe_free(probe);
     if (status == DT_OK)
-        fprintf(out, "%-12s ok       ABI %d, table %llu bytes, %d device%s%s%s\n", name,
-                answer->abi, (unsigned long long)answer->table_size, answer->count,
-                answer->count == 1 ? "" : "s", path ? "  " : "", path ? path : "");
+        (void)fprintf(out, "%-12s ok       ABI %d, table %llu bytes, %d device%s%s%s\n", name,
+                      answer->abi, (unsigned long long)answer->table_size, answer->count,
+                      answer->count == 1 ? "" : "s", path ? "  " : "", path ? path : "");
     else if (status == DT_ERR_NOT_FOUND)
-        fprintf(out, "%-12s absent   %s\n", name, err.text);
+        (void)fprintf(out, "%-12s absent   %s\n", name, err.text);
     else
-        fprintf(out, "%-12s failed   %s\n", name, err.text);
+        (void)fprintf(out, "%-12s failed   %s\n", name, err.text);
     return status == DT_ERR_NOT_FOUND ? DT_OK : status;
 }
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/sysfile.h"
+
 #define FILE_PREFIX "dtorch-backend-"
 #define FILE_SUFFIX ".so"
 
@@ -54,7 +56,7 @@ static dt_status_t scan_one(DIR *dir, const char *path, dt_loader_file_t *files,
     const struct dirent *entry;
     size_t before = *count;
     char name[DT_LOADER_NAME_MAX];
-    while ((entry = readdir(dir)) != NULL) {
+    while ((entry = readdir(dir)) != NULL) { /* NOLINT(concurrency-mt-unsafe): our own stream */
         dt_loader_file_t *file = &files[*count];
         if (!name_of_file(entry->d_name, name, sizeof name) || is_listed(files, before, name))
             continue;
@@ -82,7 +84,7 @@ dt_status_t dt_loader_scan(const char *const *dirs, size_t dir_count, dt_loader_
             continue;
         if (!dir)
             return dt_fail(err, DT_ERR_DENIED, "errno", errno, "Backends=%s: %s", dirs[i],
-                           strerror(errno));
+                           dt_sysfile_errno_text(errno));
         status = scan_one(dir, dirs[i], ret_files, file_max, &count, err);
         (void)closedir(dir);
         if (status != DT_OK)
@@ -126,7 +128,8 @@ static dt_status_t load_file(const char *path, dt_loader_run_t *run, dt_error_t 
     void *symbol;
     run->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!run->library)
-        return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s: cannot be loaded: %s", path, dlerror());
+        return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s: cannot be loaded: %s", path,
+                       dlerror()); /* NOLINT(concurrency-mt-unsafe): glibc's is one a thread */
     symbol = dlsym(run->library, DT_BACKEND_SYMBOL);
     if (!symbol)
         return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s: exports no %s, so it is no backend", path,

@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "device/inventory_internal.h"
+#include "device/sysfile.h"
 
 #define NS_S  INT64_C(1000000000)
 #define NS_MS INT64_C(1000000)
@@ -120,7 +121,7 @@ dt_status_t dt_device_monitor_start(dt_inventory_t *inventory,
     if (rc != 0) {
         free(monitor);
         return dt_fail(err, DT_ERR_AGAIN, "errno", rc, "the device monitor's thread: %s",
-                       strerror(rc));
+                       dt_sysfile_errno_text(rc));
     }
     *ret_monitor = monitor;
     return DT_OK;

@@ -72,7 +72,8 @@ dt_status_t dt_numbers_load(const char *dir, dt_numbers_t *ret_numbers, dt_error
     if (access(path, R_OK) != 0) {
         if (errno == ENOENT)
             return DT_OK;
-        return dt_fail(err, DT_ERR_DENIED, "errno", errno, "%s: %s", path, strerror(errno));
+        return dt_fail(err, DT_ERR_DENIED, "errno", errno, "%s: %s", path,
+                       dt_sysfile_errno_text(errno));
     }
     text = malloc(NUMBERS_FILE_MAX);
     if (!text)
@@ -124,7 +125,8 @@ dt_status_t dt_numbers_save(const char *dir, dt_numbers_t *numbers, dt_error_t *
         return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s: path too long", dir);
     fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
     if (fd < 0)
-        return dt_fail(err, DT_ERR_DENIED, "errno", errno, "%s: %s", next, strerror(errno));
+        return dt_fail(err, DT_ERR_DENIED, "errno", errno, "%s: %s", next,
+                       dt_sysfile_errno_text(errno));
     status = write_file(fd, numbers);
     if (status == DT_OK && rename(next, path) != 0)
         status = DT_ERR_DENIED;
@@ -135,7 +137,7 @@ dt_status_t dt_numbers_save(const char *dir, dt_numbers_t *numbers, dt_error_t *
         return dt_fail(err, status, "errno", saved,
                        "%s: %s; device numbers may change at the next "
                        "start",
-                       path, strerror(saved));
+                       path, dt_sysfile_errno_text(saved));
     }
     sync_dir(dir);
     numbers->is_changed = false;

@@ -23,6 +23,7 @@ struct nvml {
     dt_nvml_device_t handle[DT_DEVICE_MAX];
     unsigned seen;   /* what device_count said at the last enumeration */
     int32_t trouble; /* refreshes in a row with a device lost or without a uuid */
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declarator and a parameter list */
 #define X(field, symbol, is_needed, parameters) int(*field) parameters;
     DT_NVML_SYMBOLS(X)
 #undef X
@@ -47,12 +48,13 @@ static dt_status_t load(struct nvml *nvml, const char *library, dt_error_t *err)
 {
     nvml->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!nvml->library)
-        return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0, "no NVIDIA driver: %s", dlerror());
+        return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0, "no NVIDIA driver: %s",
+                       dlerror()); /* NOLINT(concurrency-mt-unsafe): glibc's is one a thread */
 #define X(field, symbol, is_needed, parameters)                                                    \
     {                                                                                              \
         void *at = dlsym(nvml->library, symbol);                                                   \
         memcpy(&nvml->field, &at, sizeof at);                                                      \
-        if (is_needed && !at)                                                                      \
+        if ((is_needed) && !at)                                                                    \
             return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0, "%s is too old: it has no %s", library, \
                            symbol);                                                                \
     }
@@ -73,7 +75,8 @@ static dt_status_t nvml_open(const dt_backend_options_t *options, void **ret_ctx
     if (!nvml)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for the torch backend");
     status = load(nvml, *options->library ? options->library : DT_NVML_LIBRARY, err);
-    if (status == DT_OK && (rc = nvml->init()) != DT_NVML_SUCCESS)
+    rc = status == DT_OK && nvml->init ? nvml->init() : DT_NVML_SUCCESS;
+    if (rc != DT_NVML_SUCCESS)
         status = dt_fail(err, DT_ERR_NOT_FOUND, "nvml", rc,
                          "no NVIDIA driver that runs: nvmlInit_v2 returned %d", rc);
     nvml->is_started = status == DT_OK;

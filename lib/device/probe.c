@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "device/probe_internal.h"
+#include "device/sysfile.h"
 
 #define NS_MS  INT64_C(1000000)
 #define END_MS 1000 /* that a child has to end by itself, and again to die when killed */
@@ -53,7 +54,8 @@ dt_status_t dt_probe_create(const dt_probe_options_t *options, dt_probe_t **ret_
     probe->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (probe->cancel_fd < 0) {
         free(probe);
-        return dt_fail(err, DT_ERR_NOMEM, "errno", errno, "eventfd: %s", strerror(errno));
+        return dt_fail(err, DT_ERR_NOMEM, "errno", errno, "eventfd: %s",
+                       dt_sysfile_errno_text(errno));
     }
     *ret_probe = probe;
     return DT_OK;
@@ -111,13 +113,14 @@ static dt_status_t start(dt_probe_t *probe, dt_error_t *err)
 {
     int pair[2], rc;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-        return dt_fail(err, DT_ERR_AGAIN, "errno", errno, "socketpair: %s", strerror(errno));
+        return dt_fail(err, DT_ERR_AGAIN, "errno", errno, "socketpair: %s",
+                       dt_sysfile_errno_text(errno));
     rc = spawn(&probe->options, pair[1], &probe->pid);
     (void)close(pair[1]);
     if (rc != 0) {
         (void)close(pair[0]);
         return dt_fail(err, DT_ERR_AGAIN, "errno", rc, "a probe could not be started: %s",
-                       strerror(rc));
+                       dt_sysfile_errno_text(rc));
     }
     probe->fd = pair[0];
     probe->pid_fd = pidfd_open(probe->pid, 0);

@@ -184,3 +184,9 @@ void dt_sysfile_clean(char *text, size_t size, bool is_word)
         }
     }
 }
+
+const char *dt_sysfile_errno_text(int number)
+{
+    const char *text = strerrordesc_np(number);
+    return text ? text : "unknown error";
+}

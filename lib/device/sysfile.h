@@ -47,4 +47,7 @@ void dt_sysfile_uuid(const char *prefix, const char *seed, int64_t number, char 
  * `size`, control characters and what is no UTF-8 become '?'. With `is_word`, spaces become '_'. */
 void dt_sysfile_clean(char *text, size_t size, bool is_word);
 
+/* The text of an errno value, for messages; any thread. */
+const char *dt_sysfile_errno_text(int number);
+
 #endif
