@@ -22,6 +22,9 @@
  * agent waits on a thread of its own), but not longer than DT_BACKEND_CALL_MS: then the child is
  * killed.
  *
+ * Errors: `err` is never NULL and comes empty; a backend puts a sentence into err->text and its own
+ * number into err->source_code. err->source and err->code are the host's to set.
+ *
  * Strings: NUL-terminated UTF-8 within the given size; the host replaces control characters and
  * cuts what is too long. Nothing that a backend returns is trusted beyond that.
  *

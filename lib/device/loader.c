@@ -149,10 +149,29 @@ static dt_status_t load_file(const char *path, dt_loader_run_t *run, dt_error_t 
 }
 
 /* ---- a running backend ---- */
+/* The error that a backend is given: never NULL, and empty. */
+static dt_error_t *prepare(dt_error_t *own)
+{
+    memset(own, 0, sizeof *own);
+    return own;
+}
+
+/* A failure of a backend as the host's own, with a text even where the backend gave none. */
+static dt_status_t explain(const dt_loader_run_t *run, const char *entry, dt_status_t status,
+                           const dt_error_t *own, dt_error_t *err)
+{
+    if (*own->text)
+        return dt_fail(err, status, "backend", own->source_code, "%.511s", own->text);
+    return dt_fail(err, status, "backend", own->source_code, "%s: %s: %s", run->table.name, entry,
+                   dt_status_text(status));
+}
+
 dt_status_t dt_loader_open(const dt_backend_t *table, const char *path,
                            const dt_backend_options_t *options, dt_loader_run_t *ret_run,
                            dt_error_t *err)
 {
+    dt_error_t own;
+    dt_status_t status;
     memset(ret_run, 0, sizeof *ret_run);
     if (table) {
         ret_run->given_size = table->struct_size;
@@ -160,7 +179,9 @@ dt_status_t dt_loader_open(const dt_backend_t *table, const char *path,
     } else {
         DT_TRY(load_file(path, ret_run, err));
     }
-    DT_TRY(ret_run->table.open(options, &ret_run->ctx, err));
+    status = ret_run->table.open(options, &ret_run->ctx, prepare(&own));
+    if (status != DT_OK)
+        return explain(ret_run, "open", status, &own, err);
     ret_run->is_open = true;
     return DT_OK;
 }
@@ -168,17 +189,18 @@ dt_status_t dt_loader_open(const dt_backend_t *table, const char *path,
 dt_status_t dt_loader_update(dt_loader_run_t *run, dt_error_t *err)
 {
     dt_status_t status;
+    dt_error_t own;
     bool is_stale = false;
     int32_t count = 0;
     if (run->is_known && run->table.refresh &&
-        run->table.refresh(run->ctx, run->devices, run->count, &is_stale, err) == DT_OK &&
+        run->table.refresh(run->ctx, run->devices, run->count, &is_stale, prepare(&own)) == DT_OK &&
         !is_stale)
         return DT_OK;
     run->is_known = false;
     memset(run->devices, 0, sizeof run->devices);
-    status = run->table.enumerate(run->ctx, run->devices, DT_DEVICE_MAX, &count, err);
+    status = run->table.enumerate(run->ctx, run->devices, DT_DEVICE_MAX, &count, prepare(&own));
     if (status != DT_OK)
-        return status;
+        return explain(run, "enumerate", status, &own, err);
     if (count < 0 || count > DT_DEVICE_MAX)
         return dt_fail(err, DT_ERR_DEVICE, "dt", count,
                        "%s: enumerate returned %d devices, room was for %d", run->table.name, count,

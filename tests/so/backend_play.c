@@ -18,8 +18,6 @@ static dt_status_t play_open(const dt_backend_options_t *options, void **ret_ctx
     *ret_ctx = NULL;
     if (strcmp(behaviour, "absent") != 0)
         return DT_OK;
-    err->code = DT_ERR_NOT_FOUND;
-    err->source = "play";
     (void)snprintf(err->text, sizeof err->text, "no such hardware");
     return DT_ERR_NOT_FOUND;
 }
@@ -45,6 +43,8 @@ static void misbehave(dt_device_info_t *devices, int32_t *ret_count)
         devices[1].links[0] = (dt_device_link_t){.peer = 77, .kind = DT_LINK_NVLINK, .lanes = 1};
         devices[1].links[1] = (dt_device_link_t){.peer = -5, .kind = 12, .lanes = 1};
     }
+    if (strcmp(behaviour, "mute") == 0)
+        *ret_count = -1;
     if (strcmp(behaviour, "noise") == 0)
         (void)puts("a driver that prints to standard output");
 }
@@ -65,7 +65,7 @@ static dt_status_t play_enumerate(void *ctx, dt_device_info_t *ret_devices, int3
     }
     *ret_count = 2;
     misbehave(ret_devices, ret_count);
-    return DT_OK;
+    return *ret_count < 0 ? DT_ERR_DEVICE : DT_OK;
 }
 
 EXPORT const dt_backend_t *dt_backend_get(int abi);

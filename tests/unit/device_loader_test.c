@@ -163,6 +163,8 @@ Test(loader, survives_a_backend_that_crashes_ends_hangs_or_lies)
     cr_assert_eq(ask_once(&tree, "play", "hang", 300, &err), DT_ERR_TIMEOUT);
     cr_assert_eq(ask_once(&tree, "play", "many", 0, &err), DT_ERR_DEVICE);
     cr_assert(strstr(err.text, "returned 1000 devices"), "%s", err.text);
+    cr_assert_eq(ask_once(&tree, "play", "mute", 0, &err), DT_ERR_DEVICE);
+    cr_assert_str_eq(err.text, "play: enumerate: device failed");
     cr_assert_eq(ask_once(&tree, "play", "absent", 0, &err), DT_ERR_NOT_FOUND);
     cr_assert_str_eq(err.text, "no such hardware");
     dt_temptree_fini(&tree);
