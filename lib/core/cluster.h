@@ -106,6 +106,9 @@ DT_MUST_USE dt_status_t dt_cluster_create(const dt_cluster_options_t *options,
                                           dt_cluster_t **ret_cluster, dt_error_t *err);
 void dt_cluster_free(dt_cluster_t *cluster); /* NULL is fine */
 
+/* Take the next action; false: none is left. */
+bool dt_cluster_poll(dt_cluster_t *cluster, dt_cluster_action_t *ret_action);
+
 /* ---- start ---- */
 
 /* Take one durable record, in the order of the journal, before dt_cluster_start().
@@ -148,8 +151,8 @@ void dt_cluster_durable(dt_cluster_t *cluster, uint64_t sequence, int64_t now_ns
 /* The store cannot write (text: why), or can again (NULL). */
 void dt_cluster_journal_failing(dt_cluster_t *cluster, const char *text, int64_t now_ns);
 
-/* New settings after a reload: rules (for new Welcomes; streams in use are closed so that they come
- * back with them), grace, timeouts, hashes. The bounds *_max do not change. */
+/* New settings after a reload: rules (streams in use keep those that their Welcome told), grace,
+ * timeouts, hashes. The name and the bounds *_max do not change. Errors: INVALID. */
 DT_MUST_USE dt_status_t dt_cluster_set_options(dt_cluster_t *cluster,
                                                const dt_cluster_options_t *options, int64_t now_ns,
                                                dt_error_t *err);
@@ -204,7 +207,7 @@ DT_MUST_USE dt_status_t dt_cluster_list_tokens(const dt_cluster_t *cluster, dt_a
 DT_MUST_USE dt_status_t dt_cluster_diagnose(const dt_cluster_t *cluster, dt_arena_t *arena,
                                             int64_t now_ns, Dtorch__V1__Diagnostics **ret_items);
 
-/* Numbers for metrics, STATUS= and the watchdog. Cost: O(1). */
+/* Numbers for metrics, STATUS= and the watchdog. Cost: O(nodes). */
 typedef struct dt_cluster_counts {
     uint64_t epoch;
     uint32_t nodes_by_health[6]; /* by Dtorch__V1__NodeHealth */
@@ -227,11 +230,13 @@ const uint8_t *dt_cluster_id(const dt_cluster_t *cluster); /* 16 bytes */
 
 /* ---- snapshot: all that holds, as StateRecords, a few at a time ----
  * Start a new segment first; records that come while the snapshot is written are replayed on top of
- * it. A zeroed cursor begins. False: no more. Data is valid until the next call on the cluster. */
+ * it. A zeroed cursor begins. False: no more, or is_failed: no memory, throw it away. Data is valid
+ * until the next call on the cluster. */
 typedef struct dt_cluster_cursor {
     int part;
     uint64_t next;
     char name[64];
+    bool is_failed;
 } dt_cluster_cursor_t;
 bool dt_cluster_snapshot_next(dt_cluster_t *cluster, dt_cluster_cursor_t *cursor,
                               const uint8_t **ret_data, size_t *ret_size);
