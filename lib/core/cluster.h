@@ -27,6 +27,23 @@
  * Everything is bounded: nodes_max, streams_max, events_max, pending admin requests, request ids,
  * tokens, offenders; a node's devices and labels; events by a rate for each node and in all.
  *
+ * Events (name, severity, fields beside the node):
+ *   cluster-started notice build · clock-jumped warning jump_ms · journal-failing error ·
+ *   journal-recovered notice failed_ms · events-dropped warning count
+ *   node-joined, node-reconnected notice address incarnation build pid · node-restarted the same
+ *   and old_incarnation (a new life) · node-refused warning address kind node_name (kind begins
+ *   with the refusal's code: IDENTITY, VERSION, EPOCH, DENIED, LIMIT; or "join") ·
+ *   peer-misbehaves warning address kind
+ *   node-ok, node-stopped notice; node-suspect, node-degraded warning; node-dead error: from
+ *   after_ms incarnation, and silent_ms of suspect and dead
+ *   device-missing warning, device-failed error, device-back, device-added, device-ok notice:
+ *   devices ("gpu001:3, gpu001:4")
+ *   engine-started info, engine-exited notice, engine-crashed, engine-hung warning, engine-failed
+ *   error: engine pid signal exit_status operator noticed_ns noticed_by engine_sequence incarnation
+ *   node-drain, node-undrain, node-cordon, node-uncordon, node-label, node-forgotten notice by
+ *   reason · node-drained notice · token-created, token-revoked, token-used notice token uses_left
+ * Any of them may carry suppressed_before: events of that source that the rate bound swallowed.
+ *
  * The caller performs actions in order: dt_cluster_poll() until it returns false, after each input.
  * Pointers in an action are valid until the next call on the cluster, polls included.
  * Threads: state thread only. Blocking: never. */

@@ -59,10 +59,7 @@ typedef struct dt_node {
     char reason[257];
     char reason_by[DT_CLUSTER_PERSON_MAX + 1];
     int64_t reason_wall_ms;
-    struct {
-        char key[64];
-        char value[64];
-    } * labels; /* owned, sorted by key */
+    dt_label_t *labels; /* owned, sorted by key */
     uint32_t label_count;
 
     /* observed */
