@@ -14,7 +14,7 @@ shard: base conf wire tensor ops shm shard
 core: base conf wire tensor ops shm shard core
 loop: base conf wire tensor ops shm loop
 device: base conf wire tensor ops shm loop device
-rpc: base conf wire tensor ops shm shard core loop device rpc
+rpc: base conf wire tensor ops shm shard core loop device rpc pki
 transport: base conf wire tensor ops shm shard core loop device transport
 store: base conf wire tensor ops shm shard core loop device store
 sysd: base conf wire tensor ops shm shard core loop device sysd

@@ -19,6 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "pki/pki.h"
 #include "rpc/address.h"
 #include "rpc/rpc_internal.h"
 
@@ -115,6 +116,18 @@ static void copy_property(grpc_auth_context *context, const char *name, char *te
     text[property->value_length] = '\0';
 }
 
+static void copy_end(grpc_auth_context *context, dt_rpc_peer_t *peer)
+{
+    dt_pki_info_t info;
+    grpc_auth_property_iterator it =
+        grpc_auth_context_find_properties_by_name(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    const grpc_auth_property *property = grpc_auth_property_iterator_next(&it);
+    char *pem = property ? strndup(property->value, property->value_length) : NULL;
+    if (pem && dt_pki_read(pem, &info, NULL) == DT_OK)
+        peer->not_after_ms = info.not_after_ms;
+    free(pem);
+}
+
 static void read_certificate(grpc_call *call, dt_rpc_peer_t *peer)
 {
     grpc_auth_context *context = grpc_call_auth_context(call);
@@ -127,6 +140,7 @@ static void read_certificate(grpc_call *call, dt_rpc_peer_t *peer)
                       sizeof peer->common_name);
         copy_property(context, GRPC_PEER_SPIFFE_ID_PROPERTY_NAME, peer->spiffe_id,
                       sizeof peer->spiffe_id);
+        copy_end(context, peer);
     }
     grpc_auth_context_release(context);
 }

@@ -83,12 +83,15 @@ typedef struct dt_rpc_peer {
     char common_name[64]; /* of the certificate, or "" */
     char spiffe_id[192];  /* "spiffe://dtorch/node/NAME", or "" */
     char address[112];    /* "10.0.0.7:51312", "[::1]:5", "unix:pid=17,uid=0"; for people */
+    int64_t not_after_ms; /* end of the certificate, wall clock; 0 without one */
     uint64_t connection;  /* number of the connection; 0 with TLS */
 } dt_rpc_peer_t;
 
 /* ---- TLS ---- */
 
-/* PEM texts. Server: all three. Client: ca, and certificate with key or neither. */
+/* PEM texts. Server: all three; `certificate` is the leaf alone, or already ends with the
+ * authority: the chain that is sent always does. Client: ca, and certificate with key or neither.
+ */
 typedef struct dt_rpc_tls {
     const char *ca;
     const char *certificate;
@@ -98,7 +101,8 @@ typedef struct dt_rpc_tls {
 /* ---- streams, both sides ---- */
 
 typedef struct dt_rpc_stream_ops {
-    /* Server: a peer opened it. Client: the server accepted it. May be NULL. */
+    /* Server: a peer opened it. Client: the server accepted it (or refused it in the same breath:
+     * then closed follows with its status). May be NULL. */
     void (*open)(dt_rpc_stream_t *stream);
     void (*message)(dt_rpc_stream_t *stream, const uint8_t *data, size_t size);
     /* The queue is empty again and the last message was given to the transport. May be NULL. */
@@ -205,7 +209,9 @@ DT_MUST_USE dt_status_t dt_rpc_server_listen_fd(dt_rpc_server_t *server, int fd,
 /* Begin to serve. */
 DT_MUST_USE dt_status_t dt_rpc_server_start(dt_rpc_server_t *server, dt_error_t *err);
 /* New TLS handshakes use these from now on; connections that stand are not touched.
- * Errors: INVALID (the pair does not fit or there is no TLS listener); the old ones stay. */
+ * They are used at the next handshake and cannot be judged here: check them with dt_pki_check()
+ * first. Errors: INVALID (there is no TLS listener, a text is missing), NOMEM; the old ones stay.
+ */
 DT_MUST_USE dt_status_t dt_rpc_server_reload_tls(dt_rpc_server_t *server, const dt_rpc_tls_t *tls,
                                                  dt_error_t *err);
 /* Stop: listeners close at once (socket files go), running calls have `grace_ms`, then are

@@ -11,6 +11,8 @@
 #include "rpc/address.h"
 #include "rpc/rpc_internal.h"
 
+#define CERTIFICATE "-----BEGIN CERTIFICATE-----"
+
 /* gRPC asks for certificates. Threads: any of gRPC's. */
 static grpc_ssl_certificate_config_reload_status
 fetch_certificates(void *arg, grpc_ssl_server_certificate_config **ret_config)
@@ -46,7 +48,9 @@ static dt_status_t store_certificates(dt_rpc_tls_state_t *state, const dt_rpc_tl
                        "TLS needs an authority, a certificate and a key");
     ca = strdup(tls->ca);
     key = strdup(tls->key);
-    if (!ca || !key || asprintf(&chain, "%s\n%s", tls->certificate, tls->ca) < 0) {
+    const char *first = strstr(tls->certificate, CERTIFICATE);
+    bool is_leaf = !first || !strstr(first + 1, CERTIFICATE);
+    if (!ca || !key || asprintf(&chain, "%s\n%s", tls->certificate, is_leaf ? tls->ca : "") < 0) {
         free(ca);
         free_key(key);
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for certificates");

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "lib/rpcnode.h"
+#include "pki/pki.h"
 
 #define WAIT_MS 10000
 
@@ -615,5 +616,207 @@ Test(rpc, reports_what_is_still_open_when_it_is_freed_too_early)
     rpcnode_t node;
     rpcnode_open_and_start(&node);
     cr_assert(eq(int, dt_rpc_free(node.rpc), DT_ERR_INTERNAL));
+    rpcnode_stop(&node);
+}
+
+/* ---- TLS ---- */
+
+#define DAY_MS INT64_C(86400000)
+
+struct certificates {
+    dt_pki_pair_t ca, foreign, server, node, expired, stranger, elsewhere;
+};
+
+static struct certificates pki;
+
+static void make_certificates(void)
+{
+    const char *const here[] = {"localhost", "127.0.0.1"};
+    const char *const there[] = {"elsewhere.example"};
+    dt_error_t err = {0};
+    bool is_ok =
+        dt_pki_make_ca("cluster", 0, &pki.ca, &err) == DT_OK &&
+        dt_pki_make_ca("foreign", 0, &pki.foreign, &err) == DT_OK &&
+        dt_pki_make_server(&pki.ca, here, 2, DAY_MS, &pki.server, &err) == DT_OK &&
+        dt_pki_make_server(&pki.ca, there, 1, DAY_MS, &pki.elsewhere, &err) == DT_OK &&
+        dt_pki_make_client(&pki.ca, DT_PKI_ROLE_NODE, "n1", DAY_MS, &pki.node, &err) == DT_OK &&
+        dt_pki_make_client(&pki.ca, DT_PKI_ROLE_NODE, "n2", -1000, &pki.expired, &err) == DT_OK &&
+        dt_pki_make_client(&pki.foreign, DT_PKI_ROLE_NODE, "n3", DAY_MS, &pki.stranger, &err) ==
+            DT_OK;
+    cr_assert(is_ok, "%s", err.text);
+}
+
+static void free_certificates(void)
+{
+    dt_pki_pair_fini(&pki.ca);
+    dt_pki_pair_fini(&pki.foreign);
+    dt_pki_pair_fini(&pki.server);
+    dt_pki_pair_fini(&pki.node);
+    dt_pki_pair_fini(&pki.expired);
+    dt_pki_pair_fini(&pki.stranger);
+    dt_pki_pair_fini(&pki.elsewhere);
+}
+
+TestSuite(rpc_tls, .timeout = 40, .init = make_certificates, .fini = free_certificates);
+
+static dt_rpc_tls_t tls_of(const dt_pki_pair_t *authority, const dt_pki_pair_t *own)
+{
+    return (dt_rpc_tls_t){authority->certificate, own ? own->certificate : NULL,
+                          own ? own->key : NULL};
+}
+
+/* A node with a TLS listener, number 3. */
+static void open_tls(rpcnode_t *node, const dt_pki_pair_t *server, char address[32])
+{
+    dt_rpc_tls_t tls = tls_of(&pki.ca, server);
+    dt_error_t err = {0};
+    int port;
+    rpcnode_open(node, NULL);
+    cr_assert(
+        eq(int, dt_rpc_server_listen_tcp(node->server, "127.0.0.1:0", &tls, 3, &port, &err), DT_OK),
+        "%s", err.text);
+    rpcnode_start(node);
+    (void)snprintf(address, 32, "127.0.0.1:%d", port);
+}
+
+Test(rpc_tls, knows_the_certificate_of_a_node)
+{
+    rpcnode_t node;
+    dt_error_t err = {0};
+    char text[512], address[32];
+    dt_rpc_tls_t tls = tls_of(&pki.ca, &pki.node);
+    open_tls(&node, &pki.server, address);
+    rpcnode_serve(&node);
+    cr_assert(eq(int, ask(address, &tls, RPCNODE_WHO, "", WAIT_MS, text, sizeof text, &err), DT_OK),
+              "%s", err.text);
+    cr_assert(strncmp(text,
+                      "tls listener=3 uid=-1 pid=0 cert=1 cn=n1 id=spiffe://dtorch/node/n1 "
+                      "at=127.0.0.1:",
+                      81) == 0,
+              "%s", text);
+    rpcnode_stop(&node);
+}
+
+Test(rpc_tls, lets_a_peer_without_certificate_through_as_nobody)
+{
+    rpcnode_t node;
+    dt_error_t err = {0};
+    char text[512], address[32];
+    dt_rpc_tls_t tls = tls_of(&pki.ca, NULL);
+    open_tls(&node, &pki.server, address);
+    rpcnode_serve(&node);
+    cr_assert(eq(int, ask(address, &tls, RPCNODE_WHO, "", WAIT_MS, text, sizeof text, &err), DT_OK),
+              "%s", err.text);
+    cr_assert(strncmp(text, "tls listener=3 uid=-1 pid=0 cert=0 cn= id= at=", 46) == 0, "%s", text);
+    rpcnode_stop(&node);
+}
+
+/* Dial with `tls` and expect to be refused, soon and with a text. */
+static void expect_refusal(rpcnode_t *node, const char *address, const dt_rpc_tls_t *tls)
+{
+    struct client client = {0};
+    int64_t begin_ns = dt_loop_now_ns();
+    (void)dial(node, &client, address, RPCNODE_ECHO, tls);
+    cr_assert(rpcnode_run_until(node, &client.closed, 1, WAIT_MS));
+    cr_assert(eq(int, client.opened, 0));
+    cr_assert(ne(int, client.why.code, DT_OK));
+    cr_assert(ne(int, client.why.text[0], 0));
+    cr_assert(lt(i64, dt_loop_now_ns() - begin_ns, INT64_C(2500000000)), "%s", client.why.text);
+    cr_log_info("%s", client.why.text);
+}
+
+Test(rpc_tls, refuses_expired_and_foreign_certificates_and_plain_text)
+{
+    rpcnode_t node;
+    char address[32];
+    dt_rpc_tls_t expired = tls_of(&pki.ca, &pki.expired);
+    dt_rpc_tls_t stranger = tls_of(&pki.ca, &pki.stranger);
+    open_tls(&node, &pki.server, address);
+    expect_refusal(&node, address, &expired);
+    expect_refusal(&node, address, &stranger);
+    expect_refusal(&node, address, NULL);
+    cr_assert(eq(int, node.opened, 0));
+    rpcnode_stop(&node);
+}
+
+Test(rpc_tls, does_not_talk_to_a_server_of_another_authority_or_name)
+{
+    rpcnode_t node, other;
+    char address[32], other_address[32];
+    dt_rpc_tls_t wrong = tls_of(&pki.foreign, NULL);
+    dt_rpc_tls_t right = tls_of(&pki.ca, NULL);
+    open_tls(&node, &pki.server, address);
+    open_tls(&other, &pki.elsewhere, other_address);
+    rpcnode_serve(&other);
+    expect_refusal(&node, address, &wrong);
+    expect_refusal(&node, other_address, &right);
+    expect_refusal(&node, node.tcp_address, &right); /* plain text there */
+    rpcnode_stop(&node);
+    rpcnode_stop(&other);
+}
+
+static void reload(rpcnode_t *node)
+{
+    dt_rpc_tls_t tls = tls_of(&pki.foreign, &pki.server);
+    cr_assert(eq(int, dt_rpc_server_reload_tls(node->server, &tls, NULL), DT_OK));
+}
+
+Test(rpc_tls, uses_new_certificates_without_dropping_a_connection)
+{
+    rpcnode_t node;
+    dt_error_t err = {0};
+    char text[512], address[32];
+    const char *const here[] = {"127.0.0.1"};
+    uint8_t *data;
+    size_t size;
+    dt_rpc_reader_t *reader;
+    dt_rpc_tls_t before = tls_of(&pki.ca, &pki.node), after = tls_of(&pki.foreign, &pki.stranger);
+    open_tls(&node, &pki.server, address);
+    rpcnode_serve(&node);
+    cr_assert(
+        eq(int,
+           dt_rpc_reader_open(address, &before, RPCNODE_ECHO, true, "1", 1, WAIT_MS, &reader, &err),
+           DT_OK),
+        "%s", err.text);
+    cr_assert(eq(int, dt_rpc_reader_next(reader, WAIT_MS, &data, &size, &err), DT_OK));
+    free(data);
+    dt_pki_pair_fini(&pki.server);
+    cr_assert(eq(int, dt_pki_make_server(&pki.foreign, here, 1, DAY_MS, &pki.server, &err), DT_OK));
+    rpcnode_act(&node, reload);
+    cr_assert(
+        eq(int, ask(address, &after, RPCNODE_WHO, "", WAIT_MS, text, sizeof text, &err), DT_OK),
+        "%s", err.text);
+    cr_assert(strstr(text, "cn=n3") != NULL, "%s", text);
+    cr_assert(
+        ne(int, ask(address, &before, RPCNODE_WHO, "", 3000, text, sizeof text, &err), DT_OK));
+    cr_assert(eq(int, dt_rpc_reader_send(reader, "2", 1, WAIT_MS, &err), DT_OK), "%s", err.text);
+    cr_assert(eq(int, dt_rpc_reader_next(reader, WAIT_MS, &data, &size, &err), DT_OK));
+    free(data);
+    dt_rpc_reader_free(reader);
+    rpcnode_stop(&node);
+}
+
+Test(rpc_tls, gives_its_authority_to_a_node_that_joins_and_knows_its_hash)
+{
+    rpcnode_t node;
+    dt_error_t err = {0};
+    dt_pki_info_t ca, foreign;
+    char address[32], *fetched = NULL;
+    open_tls(&node, &pki.server, address);
+    rpcnode_serve(&node);
+    cr_assert(eq(int, dt_pki_read(pki.ca.certificate, &ca, &err), DT_OK));
+    cr_assert(eq(int, dt_pki_read(pki.foreign.certificate, &foreign, &err), DT_OK));
+    cr_assert(eq(int, dt_pki_fetch_ca(address, ca.sha256, 3000, &fetched, &err), DT_OK), "%s",
+              err.text);
+    cr_assert_str_eq(fetched, pki.ca.certificate);
+    free(fetched);
+    cr_assert(
+        eq(int, dt_pki_fetch_ca(address, foreign.sha256, 3000, &fetched, &err), DT_ERR_DENIED));
+    cr_assert(
+        eq(int, dt_pki_fetch_ca(node.tcp_address, ca.sha256, 500, &fetched, &err), DT_ERR_PEER),
+        "%s", err.text);
+    cr_assert(
+        eq(int, dt_pki_fetch_ca("127.0.0.1:1", ca.sha256, 3000, &fetched, &err), DT_ERR_PEER));
+    cr_assert(eq(int, dt_pki_fetch_ca("nowhere", ca.sha256, 3000, &fetched, &err), DT_ERR_INVALID));
     rpcnode_stop(&node);
 }
