@@ -246,8 +246,11 @@ static void *journal_main(void *arg)
             /* Failing: appended records must not cut the back-off short, closing may. */
             int64_t until_ns = now_ns() + wait_ms * DT_CLOCK_MS_NS;
             bool was_closing = store->is_closing;
-            while (store->is_closing == was_closing && now_ns() < until_ns)
-                wait_changed(store, until_ns);
+            while (store->is_closing == was_closing && now_ns() < until_ns) {
+                int64_t turn_ns = now_ns() + IDLE_TURN_MS * DT_CLOCK_MS_NS;
+                wait_changed(store, turn_ns < until_ns ? turn_ns : until_ns);
+                store->status.turns++;
+            }
         } else if (wait_ms > 0 && !store->queue.count) {
             wait_changed(store, now_ns() + wait_ms * DT_CLOCK_MS_NS);
         }
@@ -347,7 +350,6 @@ dt_status_t dt_store_append(dt_store_t *store, uint16_t type, uint64_t epoch, co
         return dt_fail(err, DT_ERR_INVALID, "dt", (int64_t)payload_bytes,
                        "a journal record of %zu bytes is above %u", payload_bytes,
                        DT_JOURNAL_PAYLOAD_MAX);
-    dt_check(!store->is_snapshot_open);
     pthread_mutex_lock(&store->lock);
     if (status->pending >= status->pending_max ||
         status->pending_bytes + size > status->pending_bytes_max) {

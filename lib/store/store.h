@@ -101,10 +101,12 @@ DT_MUST_USE dt_status_t dt_store_append(dt_store_t *store, uint16_t type, uint64
                                         const void *payload, size_t payload_bytes,
                                         uint64_t *ret_sequence, dt_error_t *err);
 
-/* Begin, fill and hand over a snapshot: what all records appended so far add up to. Appending to
- * the journal between begin and commit is a bug. A snapshot that cannot be written is dropped and
- * asked for again later; the journal goes on without it. Errors: NOMEM, INVALID (payload too
- * large), LIMIT (one is being written already). Threads: state thread. Blocking: never. */
+/* Begin, fill and hand over a snapshot: what all records appended before begin add up to. It may be
+ * filled in many turns; records appended meanwhile are replayed on top of it, so what it holds of
+ * them already must bear to come again. A snapshot that cannot be written is dropped and asked for
+ * again later; the journal goes on without it.
+ * Errors: NOMEM, INVALID (payload too large), LIMIT (one is being written already).
+ * Threads: state thread. Blocking: never. */
 DT_MUST_USE dt_status_t dt_store_snapshot_begin(dt_store_t *store, dt_error_t *err);
 DT_MUST_USE dt_status_t dt_store_snapshot_add(dt_store_t *store, uint16_t type, uint64_t epoch,
                                               const void *payload, size_t payload_bytes,
