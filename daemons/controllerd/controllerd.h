@@ -43,8 +43,9 @@ enum {
 #define DT_CONTROLLERD_BUCKET_COUNT 1024
 #define DT_CONTROLLERD_REPLY_MAX    (7u << 20)   /* bytes of a reply; a list is cut to fit */
 #define DT_CONTROLLERD_ARENA_MAX    (128u << 20) /* of a reply while it is made */
-#define DT_CONTROLLERD_STALL_NS     (5 * DT_CLOCK_SECOND_NS) /* a peer that reads nothing for it goes \
-                                                              */
+#define DT_CONTROLLERD_STALL_NS                                                                    \
+    (5 * DT_CLOCK_SECOND_NS)              /* a peer that reads nothing for it goes                 \
+                                           */
 #define DT_CONTROLLERD_SILENT_MAX     200 /* connections without a call that one host may hold */
 #define DT_CONTROLLERD_LISTENER_ADMIN 0   /* number of the admin socket; others count from 1 */
 
