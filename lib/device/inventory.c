@@ -16,6 +16,10 @@
 #include "device/sysfile.h"
 #include "device/topology.h"
 
+/* What the wire takes; beyond is nonsense. */
+#define TEMPERATURE_MAX 1000
+#define LANES_MAX       1024
+
 /* A device on its way into a snapshot. */
 struct candidate {
     int32_t source;
@@ -117,6 +121,8 @@ static void clean_info(const char *root, dt_device_info_t *info)
         info->health = DT_DEVICE_UNKNOWN;
     if (info->utilization_percent > 100)
         info->utilization_percent = 100;
+    if (info->temperature_c > TEMPERATURE_MAX)
+        info->temperature_c = 0;
     if (info->link_count < 0 || info->link_count > DT_DEVICE_LINK_MAX)
         info->link_count = 0;
 }
@@ -257,7 +263,9 @@ static void fill_links(const dt_inventory_t *inv, const struct candidate *from, 
             .peer = index,
             .kind = stated ? stated->kind
                            : (int32_t)dt_topology_link(inv->sources.root, &from->info, &to->info),
-            .lanes = stated && stated->kind == DT_LINK_NVLINK ? stated->lanes : 0,
+            .lanes = stated && stated->kind == DT_LINK_NVLINK && stated->lanes <= LANES_MAX
+                         ? stated->lanes
+                         : 0,
         };
     }
 }

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "wire/wire.h"
+
 dt_status_t dt_sysfile_read(const char *root, const char *path, char *ret_text, size_t size)
 {
     char full[DT_SYSFILE_PATH_MAX];
@@ -154,35 +156,16 @@ void dt_sysfile_uuid(const char *prefix, const char *seed, int64_t number, char 
                    (unsigned)(b >> 48), b & UINT64_C(0xffffffffffff));
 }
 
-/* Length of the UTF-8 sequence at `at`, which has `left` bytes; 0 if it is none. */
-static size_t utf8_len(const unsigned char *at, size_t left)
-{
-    size_t len = at[0] < 0x80 ? 1 : at[0] < 0xc2 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4;
-    if (len == 0 || at[0] > 0xf4 || len > left)
-        return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((at[i] & 0xc0) != 0x80)
-            return 0;
-    if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) ||
-        (at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f))
-        return 0;
-    return len;
-}
-
 void dt_sysfile_clean(char *text, size_t size, bool is_word)
 {
-    size_t end = strnlen(text, size - 1), len;
-    text[end] = '\0';
-    for (size_t i = 0; i < end; i += len) {
-        unsigned char c = (unsigned char)text[i];
-        len = utf8_len((const unsigned char *)text + i, end - i);
-        if (len == 0 || c < 0x20 || c == 0x7f) {
-            text[i] = '?';
-            len = 1;
-        } else if (is_word && c == ' ') {
-            text[i] = '_';
-        }
-    }
+    char raw[DT_SYSFILE_TEXT_MAX];
+    dt_check(size <= sizeof raw);
+    text[size - 1] = '\0';
+    memcpy(raw, text, strlen(text) + 1);
+    dt_wire_text_copy(text, size, raw);
+    for (char *at = text; is_word && *at; at++)
+        if (*at == ' ')
+            *at = '_';
 }
 
 const char *dt_sysfile_errno_text(int number)

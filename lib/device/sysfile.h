@@ -9,6 +9,7 @@
 #include "base/status.h"
 
 #define DT_SYSFILE_PATH_MAX 512
+#define DT_SYSFILE_TEXT_MAX 512 /* of what dt_sysfile_clean() takes */
 
 /* Read at most size-1 bytes of a file and end them with NUL; what follows is not read. A last
  * newline is cut.
@@ -44,7 +45,8 @@ void dt_sysfile_uuid(const char *prefix, const char *seed, int64_t number, char 
                      size_t size);
 
 /* Make bytes that came from outside fit for a protobuf string and a terminal: NUL-terminated within
- * `size`, control characters and what is no UTF-8 become '?'. With `is_word`, spaces become '_'. */
+ * `size`, which is at most DT_SYSFILE_TEXT_MAX; control characters and what is no UTF-8 become '?'.
+ * With `is_word`, spaces become '_'. */
 void dt_sysfile_clean(char *text, size_t size, bool is_word);
 
 /* The text of an errno value, for messages; any thread. */

@@ -39,7 +39,12 @@ static void misbehave(dt_device_info_t *devices, int32_t *ret_count)
         (void)snprintf(devices[1].name, sizeof devices[1].name, "a\x1b[31m\xff");
         devices[1].health = 99;
         devices[1].utilization_percent = 4000;
+        devices[1].temperature_c = 100000;
+        devices[1].numa_node = INT32_MAX;
         devices[1].link_count = 2;
+        devices[0].link_count = 1;
+        devices[0].links[0] =
+            (dt_device_link_t){.peer = 1, .kind = DT_LINK_NVLINK, .lanes = 1U << 30};
         devices[1].links[0] = (dt_device_link_t){.peer = 77, .kind = DT_LINK_NVLINK, .lanes = 1};
         devices[1].links[1] = (dt_device_link_t){.peer = -5, .kind = 12, .lanes = 1};
     }

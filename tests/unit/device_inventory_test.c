@@ -7,6 +7,7 @@
 #include "device/inventory_internal.h"
 #include "lib/deviceprobe.h"
 #include "lib/temptree.h"
+#include "wire/wire.h"
 
 TestSuite(inventory, .timeout = 30);
 
@@ -213,13 +214,18 @@ Test(inventory, cleans_what_a_backend_says_and_leaves_twins_out)
     dt_inventory_t *inventory = open_play(&tree, "dirty");
     dt_inventory_change_t change;
     dt_inventory_snapshot_t *snapshot = refresh(inventory, &change);
+    dt_inventory_message_t *message = malloc(sizeof *message);
     const dt_device_info_t *second = &snapshot->devices[2].info;
+    dt_error_t err = {0};
     cr_assert_eq(snapshot->device_count, 3);
     cr_assert_eq(strlen(snapshot->devices[1].info.name), sizeof second->name - 1);
     cr_assert_str_eq(second->name, "a?[31m?");
     cr_assert(second->health == DT_DEVICE_UNKNOWN && second->utilization_percent == 100);
     cr_assert_eq(second->link_count, 2, "to the two others, and none to nowhere");
     cr_assert_leq(second->links[1].kind, DT_LINK_NUMA);
+    dt_inventory_message_fill(message, snapshot);
+    cr_assert_eq(dt_wire_validate(&message->inventory.base, &err), DT_OK, "%s", err.text);
+    free(message);
     dt_inventory_snapshot_free(snapshot);
     dt_inventory_free(inventory);
     dt_temptree_fini(&tree);

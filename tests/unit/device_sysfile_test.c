@@ -95,6 +95,8 @@ Test(sysfile, cleans_what_would_harm_a_terminal_or_a_message)
     char text[16] = "a\x1b[1m\xff\xc3\xa9\n";
     char full[4] = {'a', 'b', 'c', 'd'};
     char word[8] = "a b c";
+    char c1[8] = "a\xc2\x9b"
+                 "b";
     char cut[3] = {'a', (char)0xc3, (char)0xa9};
     dt_sysfile_clean(text, sizeof text, false);
     cr_assert_str_eq(text, "a?[1m?\xc3\xa9?");
@@ -102,6 +104,8 @@ Test(sysfile, cleans_what_would_harm_a_terminal_or_a_message)
     cr_assert_str_eq(full, "abc");
     dt_sysfile_clean(word, sizeof word, true);
     cr_assert_str_eq(word, "a_b_c");
+    dt_sysfile_clean(c1, sizeof c1, false);
+    cr_assert(strcmp(c1, "a?b") == 0 || strcmp(c1, "a??b") == 0, "%s", c1);
     dt_sysfile_clean(cut, sizeof cut, false);
     cr_assert_str_eq(cut, "a?");
 }
