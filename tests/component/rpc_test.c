@@ -258,7 +258,7 @@ Test(rpc, keeps_a_request_valid_after_its_client_has_left)
     char text[512];
     rpcnode_open_and_start(&node);
     rpcnode_serve(&node);
-    cr_assert(eq(int, ask(node.unix_address, NULL, RPCNODE_LATE, "x", 10, text, sizeof text, &err),
+    cr_assert(eq(int, ask(node.unix_address, NULL, RPCNODE_LATE, "x", 200, text, sizeof text, &err),
                  DT_ERR_TIMEOUT));
     for (int i = 0; i < 500 && node.left == 0; i++)
         (void)poll(NULL, 0, 10);

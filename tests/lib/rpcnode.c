@@ -133,7 +133,7 @@ static void late(dt_rpc_call_t *call, const uint8_t *data, size_t size, void *ar
     }
     (void)snprintf(node->late_text, sizeof node->late_text, "%.*s", (int)size, (const char *)data);
     node->late_call = call;
-    dt_timer_arm(node->late_timer, dt_loop_now_ns() + INT64_C(50000000));
+    dt_timer_arm(node->late_timer, dt_loop_now_ns() + INT64_C(400000000));
 }
 
 static void hold(dt_rpc_call_t *call, const uint8_t *data, size_t size, void *arg)

@@ -13,7 +13,7 @@
 #define RPCNODE_COUNT  "/t.T/Count"  /* server stream: "1" "2" "3", then OK */
 #define RPCNODE_REFUSE "/t.T/Refuse" /* bidi: one message "no", then DENIED "go away" */
 #define RPCNODE_WHO    "/t.T/Who"    /* unary: the peer as text */
-#define RPCNODE_LATE   "/t.T/Late"   /* unary: the request comes back after 50 ms */
+#define RPCNODE_LATE   "/t.T/Late"   /* unary: the request comes back after 400 ms */
 #define RPCNODE_HOLD   "/t.T/Hold"   /* unary: no answer until the node stops */
 
 typedef struct rpcnode {
