@@ -189,7 +189,7 @@ static void bench_kill(void)
         after = dt_testcluster_last_event(tc);
         at = wall_ms();
         dt_testcluster_spawn(tc, 0, NULL);
-        add(&joined, event_ms(tc, "node-joined", after) - at);
+        add(&joined, event_ms(tc, "node-restarted", after) - at);
     }
     report(KILL_MS, &noticed);
     print(&figures[KILL_WORST_MS], noticed.values[noticed.count - 1], noticed.count, 0);
