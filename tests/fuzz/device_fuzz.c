@@ -32,7 +32,8 @@ static void fuzz_faults(const char *text)
     bool is_gone[4] = {false};
     dt_error_t err;
     memset(devices, 0, sizeof devices);
-    (void)dt_sim_faults_apply("faults", text, devices, is_gone, 4, &err);
+    if (dt_sim_faults_apply("faults", text, devices, is_gone, 4, &err) != DT_OK)
+        dt_check(strstr(err.text, "faults:"));
     for (int i = 0; i < 4; i++)
         dt_check(devices[i].utilization_percent <= 100);
 }
