@@ -219,9 +219,9 @@ Test(conf_sources, a_reload_with_a_key_that_needs_a_restart_changes_nothing, .in
     dt_conf_t *conf = NULL;
     dt_strv_t changed = {0};
     cr_assert_eq(
-        reload("", "[Controller]\nLogLevel=debug\nDeadBeats=9\nNodesMax=4\n", &conf, &changed),
+        reload("", "[Controller]\nLogLevel=debug\nClusterName=x\nNodesMax=4\n", &conf, &changed),
         DT_ERR_DENIED);
-    cr_assert_str_eq(error.text, "nothing was reloaded, as these keys need a restart: DeadBeats, "
+    cr_assert_str_eq(error.text, "nothing was reloaded, as these keys need a restart: ClusterName, "
                                  "NodesMax");
     cr_assert(conf == NULL && changed.count == 0);
 }
