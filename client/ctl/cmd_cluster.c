@@ -58,6 +58,12 @@ static const char *devices_text(dt_arena_t *pool, const Dtorch__V1__ClusterStatu
     return parts_text(pool, parts, sizeof parts / sizeof parts[0]);
 }
 
+/* "16    15 ready  1 suspect", or "0" alone. */
+static const char *counted(dt_arena_t *pool, uint32_t total, const char *parts)
+{
+    return *parts ? dt_ctl_print(pool, "%-4u%s", total, parts) : dt_ctl_print(pool, "%u", total);
+}
+
 static void show_head(dt_ctl_t *ctl, const Dtorch__V1__ClusterStatus *status)
 {
     dt_arena_t *pool = &ctl->pool;
@@ -70,11 +76,11 @@ static void show_head(dt_ctl_t *ctl, const Dtorch__V1__ClusterStatus *status)
     dt_ctl_line(pool, screen, "nodes",
                 status->nodes_dead + status->nodes_suspect > 0 ? DT_CTL_COLOUR_WARN
                                                                : DT_CTL_COLOUR_NONE,
-                "%-4u%s", status->nodes_total, nodes_text(pool, status));
+                "%s", counted(pool, status->nodes_total, nodes_text(pool, status)));
     dt_ctl_line(pool, screen, "devices",
                 status->devices_failed + status->devices_missing > 0 ? DT_CTL_COLOUR_WARN
                                                                      : DT_CTL_COLOUR_NONE,
-                "%-4u%s", status->devices_total, devices_text(pool, status));
+                "%s", counted(pool, status->devices_total, devices_text(pool, status)));
 }
 
 static void show_journal(dt_ctl_t *ctl, const Dtorch__V1__JournalStatus *journal)

@@ -62,6 +62,26 @@ int dt_ctl_token_list(dt_ctl_t *ctl)
     return list ? print_tokens(ctl, list) : code;
 }
 
+/* Where nodes find this controller: the first TCP address that it listens on, else what was asked.
+ */
+static const char *join_address(dt_ctl_t *ctl)
+{
+    int code;
+    dt_arena_t *pool = &ctl->pool;
+    Dtorch__V1__GetClusterRequest request = DTORCH__V1__GET_CLUSTER_REQUEST__INIT;
+    const Dtorch__V1__ClusterStatus *status =
+        dt_ctl_call(ctl, "GetCluster", &request, &dtorch__v1__cluster_status__descriptor, &code);
+    for (size_t i = 0; status && i < status->n_listens; i++) {
+        const char *address = status->listens[i], *colon = strrchr(address, ':');
+        if (address[0] == '/' || !colon)
+            continue;
+        bool is_any = dt_str_has_prefix(address, "0.0.0.0:") || dt_str_has_prefix(address, "[::]:");
+        return dt_ctl_safe(pool, is_any ? dt_ctl_print(pool, "%s%s", status->controller, colon)
+                                        : address);
+    }
+    return "HOST:PORT";
+}
+
 static int print_created(dt_ctl_t *ctl, const Dtorch__V1__CreateTokenReply *reply)
 {
     FILE *out = ctl->output.screen.file;
@@ -90,7 +110,7 @@ static int print_created(dt_ctl_t *ctl, const Dtorch__V1__CreateTokenReply *repl
                 : reply->info->uses_left == 1
                     ? "1 node"
                     : dt_ctl_print(pool, "%u nodes", reply->info->uses_left),
-                reply->info->node_name, "HOST:PORT");
+                reply->info->node_name, join_address(ctl));
     return DT_CTL_EXIT_OK;
 }
 

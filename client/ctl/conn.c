@@ -143,12 +143,35 @@ static dt_status_t probe_unix(const char *address, dt_error_t *err)
 }
 
 /* Whether an error means that no controller was reached, so that the next address is worth a try.
- * A controller's own answer counts as reached. */
+ * A controller's own answer counts as reached. gRPC has one code for both (UNAVAILABLE), so its
+ * client's own texts tell them apart; a mistake costs one try more, or exit code 75 for 69. */
 static bool is_unreached(const dt_error_t *error)
 {
-    return error->code == DT_ERR_PEER || error->code == DT_ERR_TIMEOUT ||
-           (error->code == DT_ERR_AGAIN && strstr(error->text, "connect") != NULL) ||
-           strcmp(error->source ? error->source : "", "errno") == 0;
+    static const char *const texts[] = {"failed to connect", "resolution", "ocket closed",
+                                        "onnection reset",   "address",    "andshake",
+                                        "recvmsg",           "GOAWAY",     "transport"};
+    if (error->code == DT_ERR_PEER || error->code == DT_ERR_TIMEOUT ||
+        strcmp(error->source ? error->source : "", "errno") == 0)
+        return true;
+    for (size_t i = 0; error->code == DT_ERR_AGAIN && i < sizeof texts / sizeof texts[0]; i++)
+        if (strstr(error->text, texts[i]))
+            return true;
+    return false;
+}
+
+/* The end of gRPC's text, which says what happened. */
+static const char *cause_of(const dt_error_t *error)
+{
+    static const char *const prefixes[] = {"last error: ", "UNKNOWN: ", "UNAVAILABLE: "};
+    const char *text = error->text;
+    if (error->code == DT_ERR_TIMEOUT)
+        return "no answer in time";
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        const char *at = strstr(text, prefixes[i]);
+        if (at && (i == 0 || at == text))
+            text = at + strlen(prefixes[i]);
+    }
+    return text;
 }
 
 dt_status_t dt_ctl_unpack(dt_arena_t *pool, const ProtobufCMessageDescriptor *type,
@@ -211,8 +234,10 @@ dt_status_t dt_ctl_conn_call(dt_ctl_conn_t *conn, dt_arena_t *pool, const char *
         }
         if (status == DT_ERR_DENIED)
             worst = DT_ERR_DENIED;
-        tried = dt_ctl_print(pool, "%s  tried     %s: %s\n", tried, conn->addresses[at],
-                             status == DT_ERR_TIMEOUT ? "no answer in time" : error.text);
+        bool may_want_tls = !conn->has_tls && strstr(error.text, "ocket closed") != NULL;
+        tried = dt_ctl_print(
+            pool, "%s  tried     %s: %s%s\n", tried, conn->addresses[at], cause_of(&error),
+            may_want_tls ? " (for TLS set CertificateAuthority= in client.conf)" : "");
     }
     *ret_tried = tried;
     return dt_fail(err, worst, "dt", 0, "no controller answers");

@@ -70,10 +70,11 @@ static bool wants_colour(const dt_ctl_t *ctl)
 static void set_output(dt_ctl_t *ctl, FILE *out)
 {
     ctl->is_terminal = isatty(fileno(out)) == 1;
+    bool is_wide = dt_ctl_number(ctl, DT_CTL_OPT_OUTPUT, DT_CTL_TABLE) == DT_CTL_WIDE;
     ctl->output = (dt_ctl_output_t){
         .pool = &ctl->pool,
         .screen = {.file = out,
-                   .columns = ctl->is_terminal ? terminal_columns(out) : 0,
+                   .columns = ctl->is_terminal && !is_wide ? terminal_columns(out) : 0,
                    .has_colour = wants_colour(ctl),
                    .has_legend = !dt_ctl_has(ctl, DT_CTL_OPT_NO_LEGEND)},
         .style = {.is_utc = dt_ctl_has(ctl, DT_CTL_OPT_UTC),

@@ -156,6 +156,8 @@ static void print_mdoc(FILE *out, const char *text)
 
 static void print_sentence(FILE *out, const char *text)
 {
+    if (islower((unsigned char)*text))
+        fputc(toupper((unsigned char)*text++), out);
     print_mdoc(out, text);
     fputs(text[strlen(text) - 1] == '.' ? "\n" : ".\n", out);
 }
@@ -194,7 +196,7 @@ static void man_verb(FILE *out, const dt_ctl_verb_t *verb)
     for (size_t i = 0; i < DT_CTL_OPT_COUNT; i++) {
         if (!(verb->options & DT_CTL_BIT(i)))
             continue;
-        fprintf(out, "%s Fl -%s", has_own ? " ," : "Options:\n.No", dt_ctl_options[i].name);
+        fprintf(out, "%s -%s", has_own ? " , Fl" : "Options:\n.Fl", dt_ctl_options[i].name);
         has_own = true;
     }
     if (has_own)

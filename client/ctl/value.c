@@ -36,7 +36,7 @@ static dt_ctl_unit_t unit_of(const char *name)
         const char *suffix;
         dt_ctl_unit_t unit;
     } units[] = {{"bytes", DT_CTL_BYTES},
-                 {"_wall_ms", DT_CTL_WALL_MS},
+                 {"wall_ms", DT_CTL_WALL_MS},
                  {"_ms", DT_CTL_MS},
                  {"_ns", DT_CTL_NS},
                  {"_percent", DT_CTL_PERCENT}};

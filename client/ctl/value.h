@@ -30,7 +30,7 @@ typedef enum dt_ctl_kind {
 typedef enum dt_ctl_unit {
     DT_CTL_PLAIN,
     DT_CTL_BYTES,   /* _bytes */
-    DT_CTL_WALL_MS, /* _wall_ms: since 1970 */
+    DT_CTL_WALL_MS, /* wall_ms: since 1970 */
     DT_CTL_MS,      /* _ms */
     DT_CTL_NS,      /* _ns */
     DT_CTL_PERCENT, /* _percent */
