@@ -111,8 +111,14 @@ int dt_device_probe_main(int argc, char **argv)
         return 64;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return 71;
+    /* What the agent left open is none of a driver's business. */
+    if (fd > 3)
+        (void)close_range(3, (unsigned)fd - 1, 0);
+    (void)close_range((unsigned)fd + 1, ~0U, 0);
     null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (fd < 0 || null_fd < 0)
+    if (null_fd < 0)
         return 71;
     /* A driver that reads its input or closes it must not disturb the socket. */
     (void)dup2(null_fd, STDIN_FILENO);
