@@ -28,7 +28,14 @@
  * Strings: NUL-terminated UTF-8 within the given size; the host replaces control characters and
  * cuts what is too long. Nothing that a backend returns is trusted beyond that.
  *
- * Not here: executing operators. docs/backend.md tells how to write a backend. */
+ * Executing operators. The entries from device_open on are there all together (but those that say
+ * they may be NULL), or device_open is NULL and no session is placed on the backend's devices. They
+ * run in an engine, a sandboxed child for one device: no files, no sockets, no new processes after
+ * device_open has returned, so whatever needs them must have happened by then. All are called from
+ * the engine's executor thread, but op_find and op_infer, which the metadata thread calls at the
+ * same time. Operators are ATen overloads by schema name.
+ *
+ * docs/backend.md tells how to write a backend. */
 #ifndef DT_DEVICE_BACKEND_H
 #define DT_DEVICE_BACKEND_H
 #include <stdbool.h>
@@ -36,6 +43,8 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "tensor/meta.h"
+#include "tensor/value.h"
 
 #define DT_BACKEND_ABI     1
 #define DT_BACKEND_CALL_MS 10000
@@ -97,6 +106,50 @@ typedef struct dt_backend_options {
     const char *library; /* driver library to open in place of the usual one, or "" */
 } dt_backend_options_t;
 
+/* source_code of an INVALID that an operator itself raised: PyTorch's exception classes. */
+typedef enum dt_backend_error {
+    DT_BACKEND_RUNTIME_ERROR = 1,
+    DT_BACKEND_INDEX_ERROR = 2,
+    DT_BACKEND_VALUE_ERROR = 3,
+    DT_BACKEND_TYPE_ERROR = 4,
+    DT_BACKEND_NOT_IMPLEMENTED = 5,
+    DT_BACKEND_OUT_OF_MEMORY = 6,
+    DT_BACKEND_LINALG_ERROR = 7,
+} dt_backend_error_t;
+
+/* Host memory for tensors, given by the engine: shared, accounted by session, with a limit.
+ * alloc: at least 64-byte aligned, not cleared; NULL over the limit. release: any block of it, from
+ * any thread. Devices with memory of their own use it for staging only. */
+typedef struct dt_backend_memory {
+    void *(*alloc)(void *arg, size_t size);
+    void (*release)(void *block);
+    void *arg;
+} dt_backend_memory_t;
+
+/* How a device is opened for operators. Grows at its end only. */
+typedef struct dt_backend_device_options {
+    size_t struct_size;
+    const dt_device_info_t *info; /* the device that is meant, from the last enumeration */
+    const dt_backend_memory_t *memory;
+    int32_t threads; /* that one operator may use, 1 or more */
+} dt_backend_device_options_t;
+
+/* One output as op_infer tells it. */
+typedef struct dt_backend_output {
+    uint8_t alias;  /* dt_alias_t */
+    uint32_t input; /* VIEW, IN_PLACE: which tensor input */
+    dt_meta_t meta; /* but for NONE */
+} dt_backend_output_t;
+
+/* A tensor as tensor_info tells it. */
+typedef struct dt_backend_tensor {
+    dt_meta_t meta;
+    int64_t offset;         /* elements from the start of the storage */
+    const void *storage;    /* identity: equal for tensors that share memory */
+    uint64_t storage_bytes; /* of that storage */
+    void *data;             /* first element, if the host can read and write there; else NULL */
+} dt_backend_tensor_t;
+
 typedef struct dt_backend {
     size_t struct_size; /* sizeof(dt_backend_t) at the backend's compile time */
     int32_t abi;        /* DT_BACKEND_ABI at the backend's compile time */
@@ -123,6 +176,68 @@ typedef struct dt_backend {
 
     /* End a context. May be NULL: there is nothing to free. */
     void (*close)(void *ctx);
+
+    /* ---- executing operators ---- */
+
+    /* Open one device for operators. Ownership: borrows options, keeps options->memory until
+     * device_close; gives *ret_device. Errors: NOT_FOUND (no such device), DEVICE, NOMEM. */
+    dt_status_t (*device_open)(void *ctx, const dt_backend_device_options_t *options,
+                               void **ret_device, dt_error_t *err);
+    void (*device_close)(void *device); /* every tensor has been freed before */
+
+    /* Find an overload by schema name, "aten::add.Tensor". Ownership: *ret_op lives as long as the
+     * device. Errors: NOT_FOUND (unknown, or an argument of it has a type that no dt_value_t
+     * holds). Threads: any. */
+    dt_status_t (*op_find)(void *device, const char *name, void **ret_op, dt_error_t *err);
+
+    /* Run an operator. `args` are in the schema's order, positional and keyword alike; those left
+     * out at the end, and DEFAULT, are the schema's defaults. TENSOR, TENSORS and STORAGE hold
+     * handles. A number where the schema has a Tensor is a wrapped number (it does not widen
+     * dtypes). DEVICE arguments mean this device whatever they say, unless they say meta.
+     * *ret_count results, lists flattened, in schema order; NULL for an undefined one. A result
+     * that is an input written in place is that input's tensor again, with a reference of its own.
+     * A number is a tensor of no dimensions. Work may still run on the device at return; errors
+     * that come later are device_sync's. Ownership: borrows the arguments; gives each result, free
+     * with tensor_free. Errors: INVALID (the operator's own, with source_code a
+     * dt_backend_error_t), LIMIT (memory; the next operator works), NOT_FOUND (no kernel for this
+     * device), DEVICE. No results then. */
+    dt_status_t (*op_execute)(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+                              void **ret_results, uint32_t result_max, uint32_t *ret_count,
+                              dt_error_t *err);
+
+    /* Tell what op_execute would return, without running it on real data. The k-th tensor in `args`
+     * (lists flattened, None left out: ids of TENSORS are 1 and 0) has metadata inputs[k].
+     * May be NULL: as if it said AGAIN. Errors: AGAIN (not known without executing it), INVALID
+     * (the operator would refuse these arguments, as op_execute), NOT_FOUND, NOMEM. Threads: the
+     * metadata thread, beside the executor. */
+    dt_status_t (*op_infer)(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+                            const dt_meta_t *inputs, uint32_t input_count,
+                            dt_backend_output_t *ret_outputs, uint32_t output_max,
+                            uint32_t *ret_count, dt_error_t *err);
+
+    /* Make a tensor with undefined contents. Errors: LIMIT, INVALID (strides that overlap). */
+    dt_status_t (*tensor_create)(void *device, const dt_meta_t *meta, void **ret_tensor,
+                                 dt_error_t *err);
+    /* Fill *ret_info. Errors: INVALID (a tensor that dt_meta_t cannot describe: sparse, more than
+     * DT_META_DIM_MAX dimensions). */
+    dt_status_t (*tensor_info)(void *device, void *tensor, dt_backend_tensor_t *ret_info,
+                               dt_error_t *err);
+    /* Copy bytes [offset, offset + size) of the row-major, densely packed elements in or out.
+     * Blocking: until the bytes are there. Errors: INVALID (out of range), DEVICE. */
+    dt_status_t (*tensor_write)(void *device, void *tensor, uint64_t offset, const void *bytes,
+                                size_t size, dt_error_t *err);
+    dt_status_t (*tensor_read)(void *device, void *tensor, uint64_t offset, void *ret_bytes,
+                               size_t size, dt_error_t *err);
+    void (*tensor_free)(void *device, void *tensor); /* NULL is fine */
+
+    /* Start random stream `stream` anew. A GENERATOR argument names a stream; one never seeded
+     * begins with seed 0. Streams are this device's alone. Errors: NOMEM, LIMIT (too many). */
+    dt_status_t (*generator_seed)(void *device, uint32_t stream, uint64_t seed, uint64_t offset,
+                                  dt_error_t *err);
+
+    /* Wait for everything that was started. May be NULL: op_execute returns when it is done.
+     * Errors: DEVICE. */
+    dt_status_t (*device_sync)(void *device, dt_error_t *err);
 } dt_backend_t;
 
 /* Bytes that every table of this ABI has: up to and with `enumerate`. Later entries may be NULL. */

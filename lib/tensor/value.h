@@ -52,6 +52,14 @@ typedef struct dt_value {
     };
 } dt_value_t;
 
+/* What an output of an operator is to its inputs. */
+typedef enum dt_alias {
+    DT_ALIAS_FRESH = 0,
+    DT_ALIAS_VIEW = 1,     /* shares the storage of an input */
+    DT_ALIAS_IN_PLACE = 2, /* is that input, written; has no id of its own in OP */
+    DT_ALIAS_NONE = 3,     /* undefined; has no id in OP, and no meta or layout here */
+} dt_alias_t;
+
 /* A number that an operator record carries: TRUE, FALSE, INT, DOUBLE, or NONE. */
 static inline bool dt_value_is_scalar(const dt_value_t *value)
 {

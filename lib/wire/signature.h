@@ -36,13 +36,6 @@ enum {
     DT_SIGNATURE_FLAGS_ALL = 7,
 };
 
-typedef enum dt_alias {
-    DT_ALIAS_FRESH = 0,
-    DT_ALIAS_VIEW = 1,     /* shares the storage of an input */
-    DT_ALIAS_IN_PLACE = 2, /* is that input, written; has no id of its own in OP */
-    DT_ALIAS_NONE = 3,     /* undefined; has no id in OP, and no meta or layout here */
-} dt_alias_t;
-
 typedef struct dt_signature_tensor {
     uint8_t alias;  /* outputs: dt_alias_t */
     uint32_t input; /* VIEW, IN_PLACE: which tensor input */
