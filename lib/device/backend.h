@@ -231,9 +231,14 @@ typedef struct dt_backend {
     void (*tensor_free)(void *device, void *tensor); /* NULL is fine */
 
     /* Start random stream `stream` anew. A GENERATOR argument names a stream; one never seeded
-     * begins with seed 0. Streams are this device's alone. Errors: NOMEM, LIMIT (too many). */
+     * begins with seed 0. Streams are this device's alone. Errors: NOMEM, LIMIT (too many), INVALID
+     * (an offset that this device's generators do not have). */
     dt_status_t (*generator_seed)(void *device, uint32_t stream, uint64_t seed, uint64_t offset,
                                   dt_error_t *err);
+    /* Operators that draw without naming a generator draw from `stream` from now on (0 at first).
+     * Cost: nothing if it is the same as before. Errors: NOMEM, LIMIT. */
+    dt_status_t (*generator_use)(void *device, uint32_t stream, dt_error_t *err);
+    void (*generator_free)(void *device, uint32_t stream); /* unknown is fine */
 
     /* Wait for everything that was started. May be NULL: op_execute returns when it is done.
      * Errors: DEVICE. */

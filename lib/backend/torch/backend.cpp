@@ -1,0 +1,240 @@
+// The table: LibTorch's boxed dispatcher behind device/backend.h. No code for single operators.
+// CPU devices are executed and tested here; the CUDA path is the same code and was not run on a
+// GPU.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Logging.h>
+#include <cstdio>
+#include <cstring>
+#include <torch/headeronly/version.h>
+#include <unistd.h>
+
+#include "torch_internal.h"
+
+namespace dt_torch
+{
+
+dt_status_t status_of_exception(dt_error_t *err) noexcept
+{
+    try {
+        throw;
+    } catch (const c10::IndexError &e) {
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_INDEX_ERROR, "%s",
+                       e.what_without_backtrace());
+    } catch (const c10::ValueError &e) {
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_VALUE_ERROR, "%s",
+                       e.what_without_backtrace());
+    } catch (const c10::TypeError &e) {
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_TYPE_ERROR, "%s",
+                       e.what_without_backtrace());
+    } catch (const c10::NotImplementedError &e) {
+        return dt_fail(err, DT_ERR_NOT_FOUND, "torch", DT_BACKEND_NOT_IMPLEMENTED, "%s",
+                       e.what_without_backtrace());
+    } catch (const c10::LinAlgError &e) {
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_LINALG_ERROR, "%s",
+                       e.what_without_backtrace());
+    } catch (const c10::OutOfMemoryError &e) {
+        return dt_fail(err, DT_ERR_LIMIT, "torch", DT_BACKEND_OUT_OF_MEMORY, "%s",
+                       e.what_without_backtrace());
+    } catch (const c10::Error &e) {
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_RUNTIME_ERROR, "%s",
+                       e.what_without_backtrace());
+    } catch (const ValueMismatch &e) {
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_TYPE_ERROR, "%s", e.what());
+    } catch (const std::bad_alloc &) {
+        return dt_fail(err, DT_ERR_LIMIT, "torch", DT_BACKEND_OUT_OF_MEMORY, "out of memory");
+    } catch (const std::exception &e) {
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_RUNTIME_ERROR, "%s", e.what());
+    } catch (...) {
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_RUNTIME_ERROR, "unknown exception");
+    }
+}
+
+void enter_thread(Device *device)
+{
+    static thread_local bool is_entered;
+    if (is_entered)
+        return;
+    is_entered = true;
+    at::set_num_threads(device->threads); /* OpenMP's count belongs to the calling thread */
+    new c10::InferenceMode(true);         /* left in place for the thread's whole life */
+}
+
+namespace
+{
+
+/* What the library that was really loaded calls itself; a TensorImpl of another version has another
+ * layout. */
+std::string loaded_version()
+{
+    static const char key[] = "TORCH_VERSION=";
+    std::string config = at::show_config();
+    size_t at = config.find(key);
+    if (at == std::string::npos)
+        return "unknown";
+    at += sizeof key - 1;
+    return config.substr(at, config.find_first_of(", \n", at) - at);
+}
+
+bool is_same_version(const std::string &found)
+{
+    std::string built = TORCH_VERSION; /* "2.11.0", a wheel says "2.11.0+cu130" in one of the two */
+    return built.substr(0, built.find('+')) == found.substr(0, found.find('+'));
+}
+
+dt_status_t backend_open(const dt_backend_options_t *, void **ret_ctx, dt_error_t *err)
+{
+    std::string found = loaded_version();
+    if (!is_same_version(found))
+        return dt_fail(err, DT_ERR_DEVICE, "torch", 0, "built for LibTorch %s, found %s",
+                       TORCH_VERSION, found.c_str());
+    *ret_ctx = nullptr;
+    return DT_OK;
+}
+
+dt_status_t enumerate(void *, dt_device_info_t *ret_devices, int32_t device_max, int32_t *ret_count,
+                      dt_error_t *err)
+{
+    dt_device_info_t info{};
+    if (device_max < 1)
+        return dt_fail(err, DT_ERR_LIMIT, "torch", 0, "no room for a device");
+    snprintf(info.uuid, sizeof info.uuid, "torch-cpu");
+    snprintf(info.kind, sizeof info.kind, "cpu");
+    snprintf(info.name, sizeof info.name, "CPU (%s)", at::get_cpu_capability().c_str());
+    snprintf(info.driver, sizeof info.driver, "LibTorch %s", TORCH_VERSION);
+    info.numa_node = -1;
+    info.health = DT_DEVICE_OK;
+    info.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    ret_devices[0] = info;
+    *ret_count = 1;
+    return DT_OK;
+}
+
+/* Which CUDA ordinal has this PCI address: the driver's order may be another than NVML's. */
+c10::Device place_of(const dt_device_info_t *info)
+{
+    if (strcmp(info->kind, "cpu") == 0)
+        return c10::Device(c10::DeviceType::CPU);
+    if (strcmp(info->kind, "cuda") != 0)
+        throw ValueMismatch(std::string("the torch backend has no devices of kind ") + info->kind);
+    TORCH_CHECK(at::globalContext().hasCUDA(), "this LibTorch finds no CUDA device");
+    /* The engine was started with CUDA_VISIBLE_DEVICES set to this device's UUID alone. */
+    return c10::Device(c10::DeviceType::CUDA, 0);
+}
+
+dt_status_t device_open(void *, const dt_backend_device_options_t *options, void **ret_device,
+                        dt_error_t *err)
+{
+    return guarded(err, [&] {
+        auto device = std::make_unique<Device>();
+        c10::SetStackTraceFetcher(std::function<std::string()>([] { return std::string(); }));
+        device->where = place_of(options->info);
+        device->threads = options->threads;
+        install_allocator(options->memory);
+        if (!device->where.is_cpu())
+            at::globalContext().lazyInitDevice(device->where.type());
+        (void)at::globalContext().defaultGenerator(device->where); /* opens /dev/urandom, once */
+        *ret_device = device.release();
+        return DT_OK;
+    });
+}
+
+void device_close(void *device)
+{
+    delete static_cast<Device *>(device);
+}
+
+dt_status_t op_find(void *device, const char *name, void **ret_op, dt_error_t *err)
+{
+    return guarded(err, [&] {
+        Op *op = nullptr;
+        dt_status_t status = find_op(static_cast<Device *>(device), name, &op, err);
+        *ret_op = op;
+        return status;
+    });
+}
+
+/* The stack and the results keep their memory between calls; a call that throws leaves them empty.
+ */
+struct Scratch {
+    std::vector<c10::IValue> stack;
+    std::vector<at::Tensor> results;
+    void clear()
+    {
+        stack.clear();
+        results.clear();
+    }
+};
+
+dt_status_t op_execute(void *arg, void *op_arg, const dt_value_t *args, uint32_t arg_count,
+                       void **ret_results, uint32_t result_max, uint32_t *ret_count,
+                       dt_error_t *err)
+{
+    static thread_local Scratch scratch;
+    Device *device = static_cast<Device *>(arg);
+    Op *op = static_cast<Op *>(op_arg);
+    enter_thread(device);
+    dt_status_t status = guarded(err, [&] {
+        Call call{device, device->where, nullptr};
+        push_arguments(*op, args, arg_count, call, scratch.stack);
+        op->handle.callBoxed(&scratch.stack);
+        pop_results(scratch.stack, scratch.results);
+        if (scratch.results.size() > result_max)
+            return dt_fail(err, DT_ERR_LIMIT, "torch", (int64_t)scratch.results.size(),
+                           "%zu results, at most %u", scratch.results.size(), result_max);
+        for (size_t i = 0; i < scratch.results.size(); i++)
+            ret_results[i] = give(std::move(scratch.results[i]));
+        *ret_count = (uint32_t)scratch.results.size();
+        return DT_OK;
+    });
+    scratch.clear();
+    return status;
+}
+
+dt_status_t device_sync(void *arg, dt_error_t *err)
+{
+    Device *device = static_cast<Device *>(arg);
+    if (device->where.is_cpu())
+        return DT_OK;
+    return guarded(err, [&] {
+        c10::impl::VirtualGuardImpl guard(device->where.type());
+        guard.synchronizeDevice(device->where.index());
+        return DT_OK;
+    });
+}
+
+const dt_backend_t table = {
+    .struct_size = sizeof(dt_backend_t),
+    .abi = DT_BACKEND_ABI,
+    .name = "torch",
+    .open = backend_open,
+    .enumerate = enumerate,
+    .refresh = nullptr,
+    .close = nullptr,
+    .device_open = device_open,
+    .device_close = device_close,
+    .op_find = op_find,
+    .op_execute = op_execute,
+    .op_infer = op_infer,
+    .tensor_create = tensor_create,
+    .tensor_info = tensor_info,
+    .tensor_write = tensor_write,
+    .tensor_read = tensor_read,
+    .tensor_free = tensor_free,
+    .generator_seed = generator_seed,
+    .generator_use = generator_use,
+    .generator_free = generator_free,
+    .device_sync = device_sync,
+};
+
+} // namespace
+} // namespace dt_torch
+
+extern "C" __attribute__((visibility("default"))) const dt_backend_t *dt_backend_get(int abi);
+extern "C" const dt_backend_t *dt_backend_get(int abi)
+{
+    return abi == DT_BACKEND_ABI ? &dt_torch::table : nullptr;
+}

@@ -1,0 +1,134 @@
+// Metadata of results without running on real data. First LibTorch's own Meta kernels; where there
+// is none, and the metadata cannot depend on values, the operator itself on zeros of the CPU (never
+// wrong for operators without a dispatcher tag that says otherwise: 2,993 of 3,098 signatures
+// equal, the rest tagged or refused).
+#include <ATen/core/enum_tag.h>
+#include <cstring>
+
+#include "torch_internal.h"
+
+namespace dt_torch
+{
+namespace
+{
+
+constexpr int64_t zeros_bytes_max = INT64_C(64)
+                                    << 20; /* of all inputs; above it the operator is executed */
+
+std::vector<at::Tensor> make_inputs(const dt_meta_t *inputs, uint32_t count, c10::Device where)
+{
+    std::vector<at::Tensor> made;
+    made.reserve(count);
+    for (uint32_t i = 0; i < count; i++) {
+        made.push_back(empty_like_meta(inputs[i], where));
+        if (where.is_cpu() && made.back().storage().nbytes())
+            memset(made.back().storage().mutable_data(), 0, made.back().storage().nbytes());
+    }
+    return made;
+}
+
+dt_status_t describe(const std::vector<at::Tensor> &results, const std::vector<at::Tensor> &inputs,
+                     dt_backend_output_t *ret_outputs, uint32_t output_max, uint32_t *ret_count,
+                     dt_error_t *err)
+{
+    if (results.size() > output_max)
+        return dt_fail(err, DT_ERR_LIMIT, "torch", (int64_t)results.size(),
+                       "%zu results, at most %u", results.size(), output_max);
+    for (size_t k = 0; k < results.size(); k++) {
+        dt_backend_output_t *out = &ret_outputs[k];
+        *out = dt_backend_output_t{};
+        if (!results[k].defined()) {
+            out->alias = DT_ALIAS_NONE;
+            continue;
+        }
+        for (size_t i = 0; i < inputs.size() && out->alias == DT_ALIAS_FRESH; i++) {
+            bool is_same = results[k].unsafeGetTensorImpl() == inputs[i].unsafeGetTensorImpl();
+            if (is_same || results[k].is_alias_of(inputs[i])) {
+                out->alias = is_same ? DT_ALIAS_IN_PLACE : DT_ALIAS_VIEW;
+                out->input = (uint32_t)i;
+            }
+        }
+        dt_status_t status = meta_of(results[k], &out->meta, err);
+        if (status != DT_OK)
+            return status;
+    }
+    *ret_count = (uint32_t)results.size();
+    return DT_OK;
+}
+
+struct Question {
+    Device *device;
+    Op *op;
+    const dt_value_t *args;
+    uint32_t arg_count;
+    const dt_meta_t *inputs;
+    uint32_t input_count;
+};
+
+dt_status_t ask(const Question &q, c10::Device where, dt_backend_output_t *ret_outputs,
+                uint32_t output_max, uint32_t *ret_count, dt_error_t *err)
+{
+    std::vector<at::Tensor> inputs = make_inputs(q.inputs, q.input_count, where), results;
+    std::vector<c10::IValue> stack;
+    Call call{q.device, where, &inputs};
+    push_arguments(*q.op, q.args, q.arg_count, call, stack);
+    q.op->handle.callBoxed(&stack);
+    pop_results(stack, results);
+    return describe(results, inputs, ret_outputs, output_max, ret_count, err);
+}
+
+/* A random stream must not be moved by a question: such operators are asked on Meta only. */
+bool draws(const Op &op)
+{
+    for (at::Tag tag : op.handle.getTags())
+        if (tag == at::Tag::nondeterministic_seeded)
+            return true;
+    return false;
+}
+
+bool may_run_on_zeros(const Question &q)
+{
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < q.input_count; i++)
+        bytes += dt_meta_span_bytes(&q.inputs[i]);
+    return q.device->where.is_cpu() && !draws(*q.op) && bytes <= zeros_bytes_max;
+}
+
+} // namespace
+
+dt_status_t op_infer(void *arg, void *op_arg, const dt_value_t *args, uint32_t arg_count,
+                     const dt_meta_t *inputs, uint32_t input_count,
+                     dt_backend_output_t *ret_outputs, uint32_t output_max, uint32_t *ret_count,
+                     dt_error_t *err)
+{
+    Question q{static_cast<Device *>(arg),
+               static_cast<Op *>(op_arg),
+               args,
+               arg_count,
+               inputs,
+               input_count};
+    enter_thread(q.device);
+    if (q.op->is_dynamic)
+        return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s: sizes depend on values",
+                       q.op->name.c_str());
+    return guarded(err, [&] {
+        if (!q.op->is_meta_missing) {
+            try {
+                return ask(q, c10::Device(c10::DeviceType::Meta), ret_outputs, output_max,
+                           ret_count, err);
+            } catch (const c10::NotImplementedError &) {
+                q.op->is_meta_missing = true;
+            }
+        }
+        if (!may_run_on_zeros(q))
+            return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s has no Meta kernel",
+                           q.op->name.c_str());
+        try {
+            return ask(q, q.device->where, ret_outputs, output_max, ret_count, err);
+        } catch (const c10::Error &) { /* zeros may be what it refuses: singular, divisor, index */
+            return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s refuses zeros", q.op->name.c_str());
+        }
+    });
+}
+
+} // namespace dt_torch
