@@ -328,7 +328,8 @@ static uint8_t *put_move(uint8_t *at, uint64_t *base, const dt_record_t *r)
         at = dt_varint_put(at, r->move.number);
     if (r->kind == DT_RECORD_UPLOAD || r->kind == DT_RECORD_COPY_IN)
         at = dt_record_put_meta(at, &r->move.meta);
-    if (r->kind == DT_RECORD_REDISTRIBUTE || r->kind == DT_RECORD_LOAD)
+    if (r->kind == DT_RECORD_REDISTRIBUTE || r->kind == DT_RECORD_LOAD ||
+        r->kind == DT_RECORD_UPLOAD)
         at = dt_record_put_layout(at, &r->move.layout);
     if (r->kind == DT_RECORD_UPLOAD) {
         at = dt_varint_put(at, r->move.offset);
@@ -583,7 +584,7 @@ static void get_move(dt_frame_reader_t *reader, dt_cursor_t *cursor, dt_record_t
         r->move.number = dt_cursor_varint(cursor);
     if (kind == DT_RECORD_UPLOAD || kind == DT_RECORD_COPY_IN)
         dt_record_get_meta(cursor, &r->move.meta);
-    if (kind == DT_RECORD_REDISTRIBUTE || kind == DT_RECORD_LOAD)
+    if (kind == DT_RECORD_REDISTRIBUTE || kind == DT_RECORD_LOAD || kind == DT_RECORD_UPLOAD)
         dt_record_get_layout(cursor, &r->move.layout);
     if (kind == DT_RECORD_UPLOAD)
         get_upload(cursor, r);

@@ -13,7 +13,8 @@
  *    4 OP_LONG       the same with three varint counts
  *    5 FREE          count varint (1..64), ids, each against the one before
  *    6 FETCH         id, future varint
- *    7 UPLOAD        out, transfer varint, meta, offset varint, size varint; transfer 0: the bytes
+ *    7 UPLOAD        out, transfer varint, meta, layout of a mesh, offset varint, size varint;
+ *                    transfer 0: the bytes
  *    8 REDISTRIBUTE  id, out, layout of a mesh
  *    9 LOAD          uri str, tensor name str, out, layout of a mesh
  *   10 SAVE          uri str, tensor name str, id
@@ -80,6 +81,15 @@ typedef enum dt_record_kind {
     DT_RECORD_DEF_PLAN = 20,
     DT_RECORD_KIND_COUNT = 21,
 } dt_record_kind_t;
+
+/* Skipped by every reader; stands where a record was that a node must not run. */
+#define DT_RECORD_NOP 0x80u
+
+/* Keys of OPTION. A reader passes over keys that it does not know. */
+typedef enum dt_option {
+    DT_OPTION_DROP_SIGNATURE =
+        1, /* value: a signature's id in decimal; it may not be named again */
+} dt_option_t;
 
 /* What a MARK says. */
 typedef enum dt_mark {
@@ -169,7 +179,7 @@ typedef struct dt_record {
             uint32_t uri_bytes;
             uint32_t name_bytes;
             dt_meta_t meta;     /* UPLOAD, COPY_IN */
-            dt_layout_t layout; /* REDISTRIBUTE, LOAD */
+            dt_layout_t layout; /* REDISTRIBUTE, LOAD, UPLOAD */
         } move;
         struct {
             uint64_t

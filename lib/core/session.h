@@ -1,0 +1,241 @@
+/* The controller's half of the operator stream as a sans-IO machine: all sessions, their tensors'
+ * ids, the frames on their way to nodes, acknowledgement, credit, resume. Bytes of three kinds of
+ * streams and time in, actions out; the daemon and the simulator run this same code.
+ *
+ *   CLIENT  /dtorch.v1.Session/Stream   one a session: hello, frames, queries; welcome, acks,
+ * results LINK    /dtorch.v1.Worker/Session   one a session and node: frames down, results up BULK
+ * /dtorch.v1.Session/Bulk     bytes of transfers of a session, relayed to and from its links
+ *
+ * Session.  LIVE (has a client stream) <-> AWAY (has none; grace_ns until it ends) -> ended.
+ *   A hello with number and token moves the session to the new stream; the old stream is ended and
+ *   what still comes from it is ignored. Each Welcome brings a new token; the one before stays
+ * valid until the first message on the new stream, since a Welcome can be lost. Numbers rise and
+ * are never used again, over restarts too (dt_sessions_numbers()). A number of an earlier start is
+ *   refused with EPOCH.
+ *
+ * Frames.  A record is accepted once, in sequence order. What is accepted is applied to the tables
+ *   below, then the frame's bytes go on to every node of the session, as they came, unless it
+ *     - holds a DEF_SIG: it becomes a DEF_PLAN of the same number with no steps;
+ *     - holds records that were accepted before (a resent frame that overlaps): they are cut off;
+ *     - ends in a malformed record: those before it are accepted and go on, the stream ends with
+ *       Refusal MALFORMED (record number, E_ name), the session waits at that number;
+ *     - names lost or poisoned tensors (below).
+ *   So what a node gets has no gap and no overlap, but for its first frame: that begins where the
+ *   session is when the node joins it. Definitions made before are put in front, numbered so that
+ *   they end right before it. A record that a node must not run is replaced by a record of kind
+ *   DT_RECORD_OPTIONAL without body, which a reader skips and counts.
+ *
+ * Ids.  Tensor ids rise strictly. A tensor has a storage; a storage lies on one vdev and has a
+ *   version, the sequence of the record that wrote it last. Which storage an output has, and which
+ *   an operator writes, comes from the signature's alias bytes. Errors, as in wire/frame.h: unknown
+ *   or freed id E_ID, an id that does not rise E_DUP, undefined signature E_SIG, counts E_ARITY,
+ *   bounds E_LIMIT, a future that does not rise E_DUP, a gap E_SEQ, another epoch E_EPOCH.
+ *
+ * Refused by name (not malformed: the record is accepted, its outputs are poisoned here, the client
+ *   gets a Poison): a signature whose tensors lie on several vdevs or on a mesh of more than one;
+ * an operator whose inputs lie elsewhere than its signature says; REDISTRIBUTE, LOAD, SAVE,
+ * RECORD_*, REPLAY.
+ *
+ * Loss.  A node that is dead for lost_ns, a new life of it, or EngineLost: the tensors on the vdevs
+ *   concerned are lost. They keep their ids, with the cause. Then, and for refused records alike:
+ *     - an operator with such an input is not sent; its outputs take the cause, the storages that
+ * it would have written are poisoned with it (FREE of those still goes to the node);
+ *     - FREE of ids that no node has is taken out; FETCH is answered here with the cause;
+ *     - operators sent and not executed when the engine went are counted as lost; their outputs are
+ *       lost like all tensors there;
+ *   and the vdevs are bound to another ready device of the same kind and backend, if there is one,
+ *   at the next record. The client gets a Fault with what is lost and the new bindings. Random
+ *   streams of such a vdev begin anew at their last SEED. Poison that arose in an engine is the
+ *   engine's matter; this module only passes on its first cause.
+ *
+ * Flow.  The client may send credit_bytes of payload (cumulative): what all nodes have executed,
+ * and client_window_bytes. Frames wait here, at most that much, until each node has executed them:
+ * so they can be sent again after a broken link, behind what WorkerSessionHello says was received.
+ * A link has node_window_bytes and node_window_records in flight, and one frame beyond. Nothing
+ * goes to nodes while results_bytes of Results are not confirmed by FuturesDone. Acks are merged:
+ * sent after DT_SESSION_ACK_BYTES, DT_SESSION_ACK_NS, or at SYNC.
+ *
+ * Answers.  A Result is kept and sent again after each resume until FuturesDone confirms it.
+ * Queries are kept until answered and asked again at a node that comes back.
+ *
+ * Isolation. Every id, number and stream is looked up within one session; nothing of a session is
+ *   reachable from another. A client that sends without credit, floods SYNC, does not read, asks
+ * too much at once: its stream is ended with an event that names it; the session itself has its
+ * grace.
+ *
+ * Events: session-started, session-resumed, session-ended info; session-lost warning (the grace is
+ *   over); session-misbehaves warning; session-fault warning (node, lost tensors). Fields: session,
+ *   program, peer, and what belongs to each.
+ *
+ * The caller performs actions in order: dt_sessions_poll() until false, after each input. Pointers
+ * in an action are valid until the next call. Threads: state thread only. Blocking: never. Cost of
+ * a frame: O(records), no allocation for a record. */
+#ifndef DT_CORE_SESSION_H
+#define DT_CORE_SESSION_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "core/lease.h"
+#include "dtorch/v1/admin.pb-c.h"
+#include "dtorch/v1/session.pb-c.h"
+
+#define DT_SESSION_TOKEN_BYTES  16u
+#define DT_SESSION_KEY_BYTES    16u
+#define DT_SESSION_HASH_BYTES   32u
+#define DT_SESSION_VDEVS_MAX    4096u
+#define DT_SESSION_NODES_MAX    256u        /* of one session */
+#define DT_SESSION_ACK_BYTES    (64u << 10) /* an Ack goes out when this much was accepted */
+#define DT_SESSION_ACK_NS       INT64_C(1000000)
+#define DT_SESSION_SIG_BYTES    (64u << 20) /* definitions kept for nodes that join late */
+#define DT_SESSION_FUTURES_MAX  262144u     /* fetches that are not confirmed */
+#define DT_SESSION_QUERIES_MAX  1024u
+#define DT_SESSION_QUERY_BYTES  (4u << 20) /* of all unanswered ones */
+#define DT_SESSION_ERRORS_MAX   256u       /* kept for people */
+#define DT_SESSION_CAUSES_MAX   4096u      /* different causes of lost and refused tensors */
+#define DT_SESSION_STATS_MAX    4096u      /* names of operators */
+#define DT_SESSION_SYNC_RATE    100000u    /* frames with SYNC in a second, more are a flood */
+#define DT_SESSION_BEATS_RATE   1000u      /* beats and the like in a second */
+#define DT_SESSION_NUMBERS_STEP 64u        /* numbers reserved at once */
+
+typedef struct dt_sessions dt_sessions_t;
+
+typedef struct dt_sessions_options {
+    size_t struct_size;
+    const char *build; /* copied */
+    void (*random)(void *bytes, size_t size);
+    void (*hash)(const uint8_t *bytes, size_t size, uint8_t ret_hash[DT_SESSION_HASH_BYTES]);
+    dt_lease_rules_t rules;       /* beats of clients, as of nodes */
+    int64_t grace_ns;             /* SessionGrace= */
+    int64_t hello_ns;             /* HelloTimeout= */
+    int64_t lost_ns;              /* a node that is away so long is lost to its sessions */
+    uint32_t sessions_max;        /* SessionsMax=, those away included */
+    uint32_t tensors_max;         /* SessionTensorsMax=, live in one session */
+    uint64_t memory_bytes;        /* SessionMemory=, for each vdev where the hello says none */
+    uint64_t client_window_bytes; /* SessionWindow= */
+    uint64_t node_window_bytes;
+    uint32_t node_window_records;
+    uint64_t results_bytes; /* unconfirmed Results, then nodes get nothing more */
+} dt_sessions_options_t;
+
+typedef enum dt_session_stream_kind {
+    DT_SESSION_STREAM_CLIENT = 1,
+    DT_SESSION_STREAM_LINK,
+    DT_SESSION_STREAM_BULK,
+} dt_session_stream_kind_t;
+
+typedef enum dt_session_action_kind {
+    DT_SESSION_DO_SEND = 1,  /* send `data` on `stream` */
+    DT_SESSION_DO_CLOSE,     /* end `stream` after what was sent, with `status` and `text`; later
+                                inputs for it are ignored */
+    DT_SESSION_DO_NODE_SEND, /* send `data` (a WorkerDown) on the node's control stream `stream` */
+    DT_SESSION_DO_EVENT,     /* put `event` (no sequence, no time) into the cluster's events */
+    DT_SESSION_DO_REPLY,     /* answer admin request `ticket`: `data` on DT_OK, else `text` */
+    DT_SESSION_DO_NUMBERS,   /* reserve numbers below `number` in the journal, then tell by
+                                dt_sessions_numbers() */
+} dt_session_action_kind_t;
+
+typedef struct dt_session_action {
+    dt_session_action_kind_t kind;
+    uint64_t stream;
+    uint64_t ticket;
+    uint64_t number;
+    const uint8_t *data;
+    size_t size;
+    dt_status_t status;
+    const char *text;
+    const Dtorch__V1__Event *event;
+} dt_session_action_t;
+
+/* Errors: INVALID, NOMEM. Gives *ret_sessions, dt_sessions_free(). */
+DT_MUST_USE dt_status_t dt_sessions_create(const dt_sessions_options_t *options, int64_t now_ns,
+                                           dt_sessions_t **ret_sessions, dt_error_t *err);
+void dt_sessions_free(dt_sessions_t *sessions); /* NULL is fine */
+/* Other settings; windows and limits count for sessions that begin later. */
+void dt_sessions_set_options(dt_sessions_t *sessions, const dt_sessions_options_t *options);
+bool dt_sessions_poll(dt_sessions_t *sessions, dt_session_action_t *ret_action);
+
+/* Numbers from `first` on, below `limit`, may be given out: they are durable. Called again with a
+ * higher limit. Before the first call hellos wait. `epoch` is the cluster's. */
+void dt_sessions_numbers(dt_sessions_t *sessions, uint64_t epoch, uint64_t first, uint64_t limit,
+                         int64_t now_ns);
+
+/* ---- nodes, as the cluster knows them ---- */
+
+typedef struct dt_session_device {
+    uint32_t index;
+    char kind[16];
+    char backend[32];
+    bool is_usable; /* there, and not failed */
+} dt_session_device_t;
+
+typedef struct dt_session_node {
+    const char *name;
+    const char *boot_id;
+    uint64_t incarnation;
+    uint64_t stream;                    /* control stream, 0: it is not connected */
+    bool takes_work;                    /* enabled and healthy: new vdevs may be bound to it */
+    bool is_stopped;                    /* said Bye, or was forgotten: nothing of it comes back */
+    const dt_session_device_t *devices; /* (device_count) */
+    uint32_t device_count;
+} dt_session_node_t;
+
+/* Something about a node changed. Borrows all. */
+void dt_sessions_node(dt_sessions_t *sessions, const dt_session_node_t *node, int64_t now_ns);
+
+/* ---- streams; `stream` is the caller's number, not 0, never used again ---- */
+
+void dt_sessions_opened(dt_sessions_t *sessions, uint64_t stream, dt_session_stream_kind_t kind,
+                        const char *address, int64_t now_ns);
+/* A message came: the envelope as it was received. Borrows it. */
+void dt_sessions_received(dt_sessions_t *sessions, uint64_t stream, const uint8_t *data,
+                          size_t size, int64_t now_ns);
+/* It does not take what it is sent: `queued` bytes wait. Its stream is ended. */
+void dt_sessions_stuck(dt_sessions_t *sessions, uint64_t stream, size_t queued, int64_t now_ns);
+void dt_sessions_closed(dt_sessions_t *sessions, uint64_t stream, const char *text, int64_t now_ns);
+
+/* ---- time ---- */
+
+void dt_sessions_tick(dt_sessions_t *sessions, int64_t now_ns, int64_t wall_ms);
+int64_t dt_sessions_deadline(const dt_sessions_t *sessions); /* when a tick is wanted next */
+/* End all streams with Refusal STOPPING; new ones are refused. */
+void dt_sessions_stop(dt_sessions_t *sessions, int64_t now_ns);
+
+/* ---- what people see; messages in the caller's arena. Errors: NOMEM, NOT_FOUND ---- */
+
+DT_MUST_USE dt_status_t dt_sessions_list(const dt_sessions_t *sessions,
+                                         const Dtorch__V1__ListJobsRequest *request,
+                                         dt_arena_t *arena, int64_t now_ns,
+                                         Dtorch__V1__JobList **ret_list);
+DT_MUST_USE dt_status_t dt_sessions_get(const dt_sessions_t *sessions, uint64_t job,
+                                        dt_arena_t *arena, int64_t now_ns,
+                                        Dtorch__V1__JobDetail **ret_job, dt_error_t *err);
+/* End a job: its client gets the text, its memory is freed. */
+DT_MUST_USE dt_status_t dt_sessions_end(dt_sessions_t *sessions, uint64_t job, const char *text,
+                                        int64_t now_ns, dt_error_t *err);
+/* Ask the nodes; answered by one REPLY with a TensorList. */
+void dt_sessions_list_tensors(dt_sessions_t *sessions, uint64_t ticket,
+                              const Dtorch__V1__ListTensorsRequest *request, int64_t now_ns);
+
+/* Numbers for metrics and diagnostics. Cost: O(sessions). */
+typedef struct dt_sessions_counts {
+    uint32_t live, away, sessions_max, streams, links;
+    uint64_t started, resumed, ended, lost;     /* since the start */
+    uint64_t frames, records, operators, bytes; /* accepted */
+    uint64_t frames_dropped;                    /* accepted before */
+    uint64_t rewritten;                         /* frames that were written anew */
+    uint64_t acks, results, errors, malformed, misbehaved;
+    uint64_t bulk_bytes_up, bulk_bytes_down;
+    uint64_t tensors, storages;
+    uint64_t queued_bytes;  /* frames that nodes have not executed */
+    uint64_t unsent_bytes;  /* of them, those that wait for a node's window */
+    uint64_t credit_bytes;  /* given and not used, all sessions */
+    uint64_t results_bytes; /* unconfirmed */
+    uint64_t memory_bytes;  /* live on the nodes, as they report */
+    uint64_t executed;      /* operators, by the nodes' statistics */
+} dt_sessions_counts_t;
+void dt_sessions_count(const dt_sessions_t *sessions, dt_sessions_counts_t *ret_counts);
+
+#endif
