@@ -97,6 +97,22 @@ static void show_state(dt_ctl_t *ctl, const Dtorch__V1__Node *node)
                     dt_ctl_duration(pool, node->beat_age_ms), node->progress, node->late_ms);
 }
 
+static void show_place(dt_ctl_t *ctl, const Dtorch__V1__NodeTopology *topology)
+{
+    dt_arena_t *pool = &ctl->pool;
+    const char *text = "";
+    if (topology && topology->numa_nodes > 0)
+        text = dt_ctl_print(pool, "  %u NUMA node%s", topology->numa_nodes,
+                            topology->numa_nodes == 1 ? "" : "s");
+    if (topology && topology->rack[0] != '\0')
+        text = dt_ctl_print(pool, "%s  rack %s", text, dt_ctl_safe(pool, topology->rack));
+    if (topology && topology->nvlink_domain[0] != '\0')
+        text = dt_ctl_print(pool, "%s  NVLink domain %s", text,
+                            dt_ctl_safe(pool, topology->nvlink_domain));
+    if (*text != '\0')
+        dt_ctl_line(pool, &ctl->output.screen, "topology", DT_CTL_COLOUR_NONE, "%s", text + 2);
+}
+
 static void show_worker(dt_ctl_t *ctl, const Dtorch__V1__Node *node)
 {
     dt_arena_t *pool = &ctl->pool;
@@ -115,13 +131,7 @@ static void show_worker(dt_ctl_t *ctl, const Dtorch__V1__Node *node)
         dt_ctl_line(pool, screen, "host", DT_CTL_COLOUR_NONE, "%u CPUs  %s  kernel %s",
                     node->cpu_count, dt_ctl_bytes(pool, node->memory_bytes),
                     dt_ctl_safe(pool, node->kernel));
-    if (node->topology)
-        dt_ctl_line(pool, screen, "topology", DT_CTL_COLOUR_NONE, "%u NUMA node%s%s%s%s%s",
-                    node->topology->numa_nodes, node->topology->numa_nodes == 1 ? "" : "s",
-                    node->topology->rack[0] ? "  rack " : "",
-                    dt_ctl_safe(pool, node->topology->rack),
-                    node->topology->nvlink_domain[0] ? "  NVLink domain " : "",
-                    dt_ctl_safe(pool, node->topology->nvlink_domain));
+    show_place(ctl, node->topology);
     if (node->n_labels > 0) {
         dt_ctl_value_t labels = dt_ctl_path(pool, &node->base, "labels");
         dt_ctl_line(pool, screen, "labels", DT_CTL_COLOUR_NONE, "%s",

@@ -116,7 +116,8 @@ const char *dt_ctl_node_why(dt_arena_t *pool, const dt_ctl_style_t *style,
     const char *why = "";
     if (node->admin != DTORCH__V1__NODE_INTENT__ADMIN__ENABLED && node->reason[0] != '\0')
         why = dt_ctl_print(
-            pool, "%s (%s%s%s)", node->reason, node->reason_by, node->reason_by[0] ? ", " : "",
+            pool, "%s (%.*s%s%s)", node->reason, (int)strcspn(node->reason_by, " (,@"),
+            node->reason_by, node->reason_by[0] ? ", " : "",
             dt_ctl_time(pool, node->reason_wall_ms, style->now_wall_ms, style->is_utc));
     if (node->health_text[0] != '\0')
         why = dt_ctl_print(pool, "%s%s%s", why, *why ? "; " : "", node->health_text);
@@ -264,7 +265,7 @@ static const dt_ctl_column_t node_columns[] = {
     {"rack", "RACK", "topology.rack", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"labels", "LABELS", "labels", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"build", "BUILD", "build", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
-    {"reason", "REASON", NULL, node_why, NULL, DT_CTL_COLUMN_SHRINK, 0},
+    {"reason", "REASON", NULL, node_why, NULL, DT_CTL_COLUMN_SHRINK | DT_CTL_COLUMN_SPARSE, 0},
 };
 
 const dt_ctl_list_t dt_ctl_node_list_type = {
@@ -332,14 +333,14 @@ static const dt_ctl_column_t device_columns[] = {
     {"mem_used", "MEM USED", NULL, device_memory_value, device_memory, 0, 0},
     {"memory", "MEMORY", "device.memory_bytes", NULL, NULL, DT_CTL_COLUMN_KEY, 0},
     {"load", "LOAD", "device.utilization_percent", NULL, NULL, 0, 0},
-    {"temp", "TEMP", NULL, device_temperature, NULL, 0, 0},
+    {"temp", "TEMP", NULL, device_temperature, NULL, DT_CTL_COLUMN_SPARSE, 0},
     {"backend", "BACKEND", "device.backend", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"pci", "PCI", "device.pci_address", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"numa", "NUMA", "device.numa_node", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"uuid", "UUID", "device.uuid", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"driver", "DRIVER", "device.driver", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"ecc", "ECC", "device.ecc_uncorrected", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
-    {"reason", "REASON", NULL, device_why, NULL, DT_CTL_COLUMN_SHRINK, 0},
+    {"reason", "REASON", NULL, device_why, NULL, DT_CTL_COLUMN_SHRINK | DT_CTL_COLUMN_SPARSE, 0},
 };
 
 const dt_ctl_list_t dt_ctl_device_list_type = {
