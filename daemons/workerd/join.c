@@ -89,11 +89,12 @@ static int64_t wall_ms(void)
 
 bool dt_join_is_local(const char *address)
 {
-    static const char *const prefixes[] = {"/", "unix:", "127.", "localhost:", "[::1]:"};
+    static const char *const prefixes[] = {"/", "unix:", "localhost:", "[::1]:"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (dt_str_has_prefix(address, prefixes[i]))
             return true;
-    return false;
+    /* 127.0.0.0/8 as numbers only: a name may begin so too. */
+    return dt_str_has_prefix(address, "127.") && address[strspn(address, "0123456789.")] == ':';
 }
 
 static bool is_unix(const char *address)
