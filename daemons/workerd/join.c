@@ -204,7 +204,8 @@ static dt_status_t token_read(dt_join_t *join, dt_error_t *err)
     if (!file)
         return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0, "JoinTokenFile=%s cannot be opened: %m",
                        path);
-    (void)fgets(text, sizeof text, file);
+    if (!fgets(text, sizeof text, file))
+        text[0] = '\0'; /* empty is none */
     (void)fclose(file);
     const char *token = dt_str_trim(text);
     dt_status_t status = token[0] == '\0' || dt_str_is_equal(token, "none")
