@@ -368,7 +368,7 @@ static void on_join_failed(void *arg, const dt_error_t *why)
 {
     dt_log_err("this node cannot join; make a new token with \"dtorchctl token create\"",
                DT_LOG_E(why));
-    stop(arg, "not joined", dt_workerd_exit_code(why->code));
+    stop(arg, "not joined", EXIT_DENIED);
 }
 
 static dt_status_t credentials_start(workerd_t *w, dt_error_t *err)

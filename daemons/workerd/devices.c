@@ -58,10 +58,17 @@ static bool has_backend(const dt_inventory_snapshot_t *snapshot, const char *bac
 
 static void log_difference(const dt_inventory_snapshot_t *old, const dt_inventory_snapshot_t *new)
 {
-    for (int32_t i = 0; i < new->problem_count; i++)
-        if (!has_problem(old, &new->problems[i]))
-            dt_log_warn("backend does not work", DT_LOG_S("backend", new->problems[i].backend),
-                        DT_LOG_E(&new->problems[i].error));
+    for (int32_t i = 0; i < new->problem_count; i++) {
+        const dt_device_problem_t *problem = &new->problems[i];
+        if (has_problem(old, problem))
+            continue;
+        if (problem->error.code == DT_ERR_NOT_FOUND) /* no such hardware here is no fault */
+            dt_log_info("backend has no devices here", DT_LOG_S("backend", problem->backend),
+                        DT_LOG_E(&problem->error));
+        else
+            dt_log_warn("backend does not work", DT_LOG_S("backend", problem->backend),
+                        DT_LOG_E(&problem->error));
+    }
     for (int32_t i = 0; old && i < old->problem_count; i++)
         if (!has_backend(new, old->problems[i].backend))
             dt_log_notice("backend works again", DT_LOG_S("backend", old->problems[i].backend));

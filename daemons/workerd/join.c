@@ -428,7 +428,8 @@ static void fetch_done(void *arg)
 static void turn_failed(join_turn_t *turn)
 {
     dt_join_t *join = turn->owner;
-    bool is_final = turn->status == DT_ERR_DENIED && !turn->is_renewal;
+    bool is_refused = turn->status == DT_ERR_DENIED || turn->status == DT_ERR_INVALID;
+    bool is_final = is_refused && !turn->is_renewal;
     dt_error_t why = turn->err;
     why.code = turn->status;
     if (!is_final && !dt_str_is_equal(why.text, join->logged))
