@@ -14,6 +14,7 @@
 #define KEEPALIVE_WAIT_MS 5000
 #define OPEN_MS           5000
 #define RESOLVE_MS        4000
+#define TARGET_SIZE       1024
 
 struct unary {
     dt_rpc_t *rpc;
@@ -43,9 +44,10 @@ dt_status_t dt_rpc_channel(const char *address, const dt_rpc_tls_t *tls, size_t 
                            grpc_channel **ret_channel, dt_error_t *err)
 {
     dt_rpc_address_t parsed;
-    char target[DT_RPC_HOST_MAX + 64];
+    char target[TARGET_SIZE];
+    bool is_number = false;
     DT_TRY(dt_rpc_address_parse(address, &parsed, err));
-    DT_TRY(dt_rpc_address_target(&parsed, target, sizeof target, err));
+    DT_TRY(dt_rpc_address_target(&parsed, NULL, target, sizeof target, &is_number, err));
     int size_max = (int)(message_bytes_max ? message_bytes_max : DT_RPC_MESSAGE_MAX);
     grpc_arg args[] = {
         DT_RPC_INT_ARG(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, size_max),
@@ -62,8 +64,13 @@ dt_status_t dt_rpc_channel(const char *address, const dt_rpc_tls_t *tls, size_t 
         DT_RPC_INT_ARG(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         DT_RPC_INT_ARG(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
         DT_RPC_INT_ARG(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_WAIT_MS),
+        {.type = GRPC_ARG_STRING, /* the last one: only where the target does not have the name */
+         .key = (char *)(uintptr_t)GRPC_SSL_TARGET_NAME_OVERRIDE_ARG,
+         .value.string = parsed.host},
     };
     grpc_channel_args list = {sizeof args / sizeof *args, args};
+    if (!tls || parsed.is_unix || !is_number)
+        list.num_args--;
     grpc_channel_credentials *credentials = create_credentials(parsed.is_unix ? NULL : tls);
     if (!credentials)
         return dt_fail(err, DT_ERR_INVALID, "grpc", 0, "gRPC does not take the certificates");
