@@ -143,9 +143,11 @@ dt_status_t dt_rpc_dial(dt_rpc_t *rpc, const dt_rpc_dial_t *dial, dt_rpc_stream_
     if (dial->queue_bytes_max)
         stream->queue_bytes_max = dial->queue_bytes_max;
     stream->open_tag = (dt_rpc_tag_t){on_opened, stream};
-    stream->call = grpc_channel_create_call(stream->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
-                                            rpc->queue, grpc_slice_from_copied_string(dial->method),
-                                            NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_slice name = grpc_slice_from_copied_string(dial->method);
+    stream->call =
+        grpc_channel_create_call(stream->channel, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue, name,
+                                 NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_slice_unref(name); /* the call has its own reference */
     dt_timer_arm(stream->open_timer,
                  dt_loop_now_ns() + (dial->open_ms ? dial->open_ms : OPEN_MS) * DT_RPC_NS_PER_MS);
     begin_dial(stream);
@@ -208,9 +210,10 @@ dt_status_t dt_rpc_unary(dt_rpc_t *rpc, const char *address, const dt_rpc_tls_t 
     rpc->open_count++;
     grpc_metadata_array_init(&unary->initial);
     grpc_metadata_array_init(&unary->trailing);
-    unary->call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue,
-                                           grpc_slice_from_copied_string(method), NULL,
-                                           dt_rpc_deadline(timeout_ms), NULL);
+    grpc_slice name = grpc_slice_from_copied_string(method);
+    unary->call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue, name,
+                                           NULL, dt_rpc_deadline(timeout_ms), NULL);
+    grpc_slice_unref(name); /* the call has its own reference */
     grpc_byte_buffer *bytes = dt_rpc_bytes(data, size);
     grpc_op ops[6] = {
         {.op = GRPC_OP_SEND_INITIAL_METADATA},
