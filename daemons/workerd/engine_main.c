@@ -32,7 +32,7 @@ static dt_engine_page_t *crash_page;
 static char crash_stack[DT_ENGINE_CRASH_STACK_BYTES];
 
 /* Tell the agent before the kernel tears the memory down, which takes long, then die by the same
- * signal (SA_RESETHAND has put the default back). */
+ * one: SA_RESETHAND has put the default back. */
 static void on_crash(int signo, siginfo_t *info, void *context)
 {
     (void)context;

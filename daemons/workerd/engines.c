@@ -84,8 +84,6 @@ static void changed(dt_engines_t *engines)
 static const char *kind_text(Dtorch__V1__EngineEvent__Kind kind)
 {
     switch (kind) {
-    case DTORCH__V1__ENGINE_EVENT__KIND__STARTED:
-        return "engine is warm";
     case DTORCH__V1__ENGINE_EVENT__KIND__EXITED:
         return "engine exited";
     case DTORCH__V1__ENGINE_EVENT__KIND__CRASHED:
@@ -117,17 +115,43 @@ static void count(dt_engines_stats_t *stats, Dtorch__V1__EngineEvent__Kind kind)
     }
 }
 
+/* One sentence's end, after "engine 3 of NODE: ". `why` is what else is known, or "". */
+static void sentence(const engine_t *engine, const Dtorch__V1__EngineEvent *event, const char *why,
+                     char *text, size_t size)
+{
+    const char *name = event->signo ? sigabbrev_np(event->signo) : NULL;
+    const char *operator_name = event->operator_name;
+    switch (event->kind) {
+    case DTORCH__V1__ENGINE_EVENT__KIND__STARTED:
+        (void)snprintf(text, size, "warm after %" PRId64 " ms",
+                       (dt_loop_now_ns() - engine->started_ns) / DT_CLOCK_MS_NS);
+        return;
+    case DTORCH__V1__ENGINE_EVENT__KIND__CRASHED:
+        (void)snprintf(text, size, "ended by %s%s%s%s%s%s", name ? "SIG" : "an unknown signal",
+                       name ? name : "", operator_name[0] ? " in " : " while idle", operator_name,
+                       why[0] ? "; " : "", why);
+        return;
+    case DTORCH__V1__ENGINE_EVENT__KIND__EXITED:
+        (void)snprintf(text, size, "exited by itself with status %d", event->exit_status);
+        return;
+    default:
+        (void)dt_str_copy(text, size, why);
+    }
+}
+
 static void report(engine_t *engine, Dtorch__V1__EngineEvent__Kind kind, int signo, int exit_status,
-                   const char *text)
+                   const char *why)
 {
     dt_engine_snapshot_t shot = {.op_name = ""};
-    char said[sizeof engine->text];
+    char text[sizeof engine->text + 128];
+    char by[16];
     Dtorch__V1__EngineEvent event;
-    char none[] = "";
     if (engine->page)
         dt_engine_page_read(engine->page, dt_loop_now_ns(), &shot);
-    (void)dt_str_copy(said, sizeof said, text);
+    if (shot.op_begin_ns == 0) /* an operator that has ended is no cause */
+        shot.op_name[0] = '\0';
     dtorch__v1__engine_event__init(&event);
+    (void)dt_str_copy(by, sizeof by, engine->noticed_by ? engine->noticed_by : "");
     event.kind = kind;
     event.engine = engine->id;
     event.pid = (uint32_t)engine->pid;
@@ -136,19 +160,19 @@ static void report(engine_t *engine, Dtorch__V1__EngineEvent__Kind kind, int sig
     event.exit_status = exit_status;
     event.operator_name = shot.op_name;
     event.noticed_ns = engine->noticed_ns;
-    char by[16];
-    (void)dt_str_copy(by, sizeof by, engine->noticed_by ? engine->noticed_by : none);
     event.noticed_by = by;
-    event.text = said;
+    sentence(engine, &event, why, text, sizeof text);
+    event.text = text;
     engine->is_reported = kind != DTORCH__V1__ENGINE_EVENT__KIND__STARTED;
     count(&engine->owner->stats, kind);
     if (kind == DTORCH__V1__ENGINE_EVENT__KIND__STARTED)
-        dt_log_info("engine is warm", DT_LOG_U("engine", engine->id), DT_LOG_I("pid", engine->pid));
+        dt_log_info("engine started", DT_LOG_U("engine", engine->id), DT_LOG_I("pid", engine->pid),
+                    DT_LOG_S("text", text));
     else
         dt_log_warn(kind_text(kind), DT_LOG_U("engine", engine->id), DT_LOG_I("pid", engine->pid),
                     DT_LOG_I("signal", signo), DT_LOG_I("exit_status", exit_status),
                     DT_LOG_S("noticed_by", by), DT_LOG_I("noticed_us", engine->noticed_ns / 1000),
-                    DT_LOG_S("operator", shot.op_name), DT_LOG_S("reason", said));
+                    DT_LOG_S("operator", event.operator_name), DT_LOG_S("reason", text));
     engine->owner->options.event(engine->owner->options.arg, &event);
 }
 
@@ -213,7 +237,7 @@ static void on_engine_timer(void *arg, int64_t deadline_ns)
     } else if (engine->phase == ENGINE_LOST && !engine->is_reported) {
         /* The socket ended, but there is no status yet: the kernel is taking its memory back. */
         report(engine, DTORCH__V1__ENGINE_EVENT__KIND__CRASHED, 0, 0,
-               "it is gone; the kernel has not told how");
+               "the kernel has not told how yet");
         dt_timer_arm(engine->timer, dt_loop_now_ns() + DT_ENGINES_END_NS);
     } else {
         engine_kill(engine);
@@ -307,7 +331,7 @@ static void report_exit(engine_t *engine, const dt_child_exit_t *exit)
         bool is_oom = exit->code == SIGKILL &&
                       dt_engine_cgroup_had_oom(engine->owner->options.cgroup, engine->id);
         report(engine, DTORCH__V1__ENGINE_EVENT__KIND__CRASHED, exit->code, 0,
-               is_oom ? "killed by the kernel: its cgroup is out of memory" : "");
+               is_oom ? "its cgroup was out of memory" : "");
     } else if (!engine->was_ready) {
         (void)snprintf(text, sizeof text, "exited with status %d before it was warm", exit->code);
         report(engine, DTORCH__V1__ENGINE_EVENT__KIND__FAILED, 0, exit->code,
@@ -431,7 +455,7 @@ static dt_status_t start_one(dt_engines_t *engines)
         engines->is_settled = true;
         return status;
     }
-    dt_log_debug("engine started", DT_LOG_U("engine", engine->id), DT_LOG_I("pid", engine->pid));
+    dt_log_debug("engine spawned", DT_LOG_U("engine", engine->id), DT_LOG_I("pid", engine->pid));
     return DT_OK;
 }
 
@@ -529,7 +553,7 @@ static void on_check(void *arg, int64_t deadline_ns)
     for (dt_list_t *at = engines->list.next; at != &engines->list; at = at->next) {
         engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
         dt_engine_snapshot_t shot;
-        char text[64];
+        char text[192];
         if (engine->phase != ENGINE_READY)
             continue;
         dt_engine_page_read(engine->page, now_ns, &shot);
@@ -538,7 +562,7 @@ static void on_check(void *arg, int64_t deadline_ns)
         set_lost(engine, "page", DT_ENGINES_END_NS);
         engine->noticed_ns = now_ns - shot.op_begin_ns - engines->options.operation_ns;
         engine_kill(engine);
-        (void)snprintf(text, sizeof text, "its operator ran for %" PRId64 " s",
+        (void)snprintf(text, sizeof text, "%.127s ran for %" PRId64 " s, killed", shot.op_name,
                        (now_ns - shot.op_begin_ns) / DT_CLOCK_SECOND_NS);
         report(engine, DTORCH__V1__ENGINE_EVENT__KIND__HUNG, SIGKILL, 0, text);
         was_one_killed = true;
