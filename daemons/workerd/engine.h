@@ -53,8 +53,8 @@ DT_MUST_USE dt_status_t dt_engine_sandbox_enter(uint64_t heap_bytes, uint32_t *r
                                                 char *missing, size_t missing_size,
                                                 dt_error_t *err);
 
-/* Enter the sandbox and try what must not work; prints a line for each attempt on stdout.
- * Returns the exit status: 0 when all that must be refused was refused, 1 otherwise. */
-int dt_engine_probe(uint64_t heap_bytes);
+/* Enter the sandbox, try what must not work, print a line for each attempt on stdout, and end the
+ * process: with 0 when all that must be refused was refused, 1 otherwise. */
+void dt_engine_probe(uint64_t heap_bytes) __attribute__((noreturn));
 
 #endif

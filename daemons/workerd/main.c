@@ -45,9 +45,10 @@ int main(int argc, char **argv)
     int rc = dt_conf_start(dt_conf_table_worker(), argc, argv, dt_workerd_check, &cmdline, &conf);
     if (rc != DT_CONF_GO_ON)
         return rc;
-    if (is_backend_check || is_sandbox_check) {
-        rc = is_backend_check ? check_backends(conf)
-                              : dt_engine_probe((uint64_t)dt_conf_size(conf, "EngineHeapMax"));
+    if (is_sandbox_check)
+        dt_engine_probe((uint64_t)dt_conf_size(conf, "EngineHeapMax"));
+    if (is_backend_check) {
+        rc = check_backends(conf);
         dt_conf_free(conf);
         return rc;
     }
