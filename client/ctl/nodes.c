@@ -166,11 +166,6 @@ static const char *node_name(const dt_ctl_view_t *view)
     return dt_ctl_print(view->pool, "%s%s", range, is_late ? "*" : "");
 }
 
-static dt_ctl_value_t node_name_value(const dt_ctl_view_t *view)
-{
-    return dt_ctl_text(node_of(view, 0)->name);
-}
-
 static dt_ctl_value_t node_state(const dt_ctl_view_t *view)
 {
     return dt_ctl_text(dt_ctl_node_state(view->pool, node_of(view, 0)));
@@ -252,7 +247,7 @@ static bool node_folds(dt_arena_t *pool, const ProtobufCMessage *last, const Pro
 
 /* {key, head, path, value, show, flags, columns_min} */
 static const dt_ctl_column_t node_columns[] = {
-    {"name", "NAME", NULL, node_name_value, node_name, DT_CTL_COLUMN_SHRINK, 0},
+    {"name", "NAME", "name", NULL, node_name, DT_CTL_COLUMN_SHRINK, 0},
     {"state", "STATE", NULL, node_state, NULL, DT_CTL_COLUMN_STATE, 0},
     {"admin", "ADMIN", "admin", NULL, NULL, DT_CTL_COLUMN_STATE | DT_CTL_COLUMN_WIDE, 0},
     {"health", "HEALTH", "health", NULL, NULL, DT_CTL_COLUMN_STATE | DT_CTL_COLUMN_WIDE, 0},
