@@ -1,5 +1,7 @@
 #include "join.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,19 +89,36 @@ static int64_t wall_ms(void)
     return dt_clock_wall_ms(dt_clock_system());
 }
 
-bool dt_join_is_local(const char *address)
-{
-    static const char *const prefixes[] = {"/", "unix:", "localhost:", "[::1]:"};
-    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
-        if (dt_str_has_prefix(address, prefixes[i]))
-            return true;
-    /* 127.0.0.0/8 as numbers only: a name may begin so too. */
-    return dt_str_has_prefix(address, "127.") && address[strspn(address, "0123456789.")] == ':';
-}
-
 static bool is_unix(const char *address)
 {
     return dt_str_has_prefix(address, "/") || dt_str_has_prefix(address, "unix:");
+}
+
+bool dt_join_split(const char *address, char *host, size_t host_size, char *port, size_t port_size)
+{
+    const char *colon = strrchr(address, ':');
+    if (!colon || !dt_str_copy(port, port_size, colon + 1))
+        return false;
+    bool has_brackets = address[0] == '[' && colon > address && colon[-1] == ']';
+    int length = (int)(colon - address) - 2 * has_brackets;
+    return snprintf(host, host_size, "%.*s", length, address + has_brackets) < (int)host_size;
+}
+
+dt_join_place_t dt_join_place(const char *address)
+{
+    char host[256];
+    char port[16];
+    struct in_addr four;
+    struct in6_addr six;
+    if (is_unix(address) || dt_str_has_prefix(address, "localhost:"))
+        return DT_JOIN_PLACE_HERE;
+    if (!dt_join_split(address, host, sizeof host, port, sizeof port))
+        return DT_JOIN_PLACE_NAME;
+    if (inet_pton(AF_INET, host, &four) == 1)
+        return ntohl(four.s_addr) >> 24 == 127 ? DT_JOIN_PLACE_HERE : DT_JOIN_PLACE_ELSEWHERE;
+    if (inet_pton(AF_INET6, host, &six) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&six) ? DT_JOIN_PLACE_HERE : DT_JOIN_PLACE_ELSEWHERE;
+    return DT_JOIN_PLACE_NAME;
 }
 
 /* ---- reading ---- */
@@ -219,7 +238,7 @@ static dt_status_t plain_check(const dt_conf_t *conf, dt_error_t *err)
 {
     const dt_strv_t *addresses = dt_conf_list(conf, "Controller");
     for (size_t i = 0; i < addresses->count; i++)
-        if (!dt_join_is_local(addresses->items[i]))
+        if (dt_join_place(addresses->items[i]) == DT_JOIN_PLACE_ELSEWHERE)
             return dt_conf_fail(
                 conf, "Controller", err,
                 "%s is not on this host, and this node has no certificate: make a token with "

@@ -5,7 +5,8 @@
  * (renewed here at two thirds of their life); a join token (JoinTokenFile=, else the credential
  * "join.token"; the word "none" or an empty file is none): the controller's authority is fetched,
  * accepted if its SHA-256 is the token's, then a key is made here and a certificate asked for.
- * Without any, only controllers on this host (unix sockets, loopback) are dialed, in plain text.
+ * Without any, only controllers on this host (unix sockets, loopback, names that resolve to it) are
+ * dialed, in plain text.
  *
  * Joining goes on for ever while nobody answers; it ends the daemon when a person has to act: the
  * authority is another one, or the controller refuses the token. The key never leaves the node, and
@@ -58,7 +59,15 @@ void dt_join_stop(dt_join_t *join, void (*stopped)(void *arg));
 /* After the tasks were freed. NULL is fine. */
 void dt_join_free(dt_join_t *join);
 
-/* Whether an address of Controller= is on this host: a unix socket or loopback. */
-bool dt_join_is_local(const char *address);
+/* Where an address of Controller= leads, as far as it says so itself. */
+typedef enum dt_join_place {
+    DT_JOIN_PLACE_HERE,      /* a unix socket or loopback: plain text is fine */
+    DT_JOIN_PLACE_ELSEWHERE, /* an IP address of another host: never without TLS */
+    DT_JOIN_PLACE_NAME,      /* depends on what it resolves to: see link.c */
+} dt_join_place_t;
+dt_join_place_t dt_join_place(const char *address);
+
+/* Part HOST:PORT or [V6]:PORT. False: it does not fit or has no port. */
+bool dt_join_split(const char *address, char *host, size_t host_size, char *port, size_t port_size);
 
 #endif

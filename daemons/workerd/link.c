@@ -1,7 +1,11 @@
 #include "link.h"
 
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/arena.h"
@@ -31,6 +35,14 @@ typedef struct link_save {
     dt_error_t err;
 } link_save_t;
 
+typedef struct link_resolve {
+    dt_link_t *owner;
+    uint64_t number;   /* of the agent's newest dial; state thread only */
+    char address[256]; /* what is looked up */
+    char numeric[96];  /* the answer, on this host; "" if there is none */
+    char text[512];    /* why there is none */
+} link_resolve_t;
+
 struct dt_link {
     dt_link_options_t options;
     dt_agent_t *agent;
@@ -38,8 +50,9 @@ struct dt_link {
     dt_list_t streams; /* link_stream_t; at most one is the agent's, others are closing */
     dt_strv_t addresses;
     dt_arena_t arena;
-    link_save_t *save;   /* being written; NULL: none */
-    bool is_save_wanted; /* another one is due after it */
+    link_resolve_t *resolve; /* a look-up that runs; NULL: none */
+    link_save_t *save;       /* being written; NULL: none */
+    bool is_save_wanted;     /* another one is due after it */
     uint8_t cluster_id[DT_IDENTITY_ID_BYTES];
     uint64_t epoch;
     dt_agent_state_t shown; /* state that `changed` was called for last */
@@ -104,17 +117,17 @@ static link_stream_t *stream_find(dt_link_t *link, uint64_t number)
 
 /* ---- actions ---- */
 
-static void do_dial(dt_link_t *link, const dt_agent_action_t *action)
+/* Open a stream to `address` under the agent's number. */
+static void stream_open(dt_link_t *link, uint64_t number, const char *address)
 {
     dt_error_t err = {0};
-    const char *address = link->addresses.items[action->index];
     link_stream_t *stream = calloc(1, sizeof *stream);
     if (!stream) {
-        dt_agent_closed(link->agent, action->stream, "no memory", dt_loop_now_ns());
+        dt_agent_closed(link->agent, number, "no memory", dt_loop_now_ns());
         return;
     }
     stream->owner = link;
-    stream->number = action->stream;
+    stream->number = number;
     const dt_rpc_dial_t dial = {
         .address = address,
         .tls = address[0] == '/' ? NULL : dt_join_tls(link->options.join),
@@ -126,10 +139,107 @@ static void do_dial(dt_link_t *link, const dt_agent_action_t *action)
     };
     if (dt_rpc_dial(link->options.rpc, &dial, &stream->stream, &err) != DT_OK) {
         free(stream);
-        dt_agent_closed(link->agent, action->stream, err.text, dt_loop_now_ns());
+        dt_agent_closed(link->agent, number, err.text, dt_loop_now_ns());
         return;
     }
     dt_list_push(&link->streams, &stream->node);
+}
+
+/* ---- names without TLS: plain text goes to this host only, so we look ourselves ---- */
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET) {
+        struct sockaddr_in four;
+        memcpy(&four, address, sizeof four);
+        return ntohl(four.sin_addr.s_addr) >> 24 == 127;
+    }
+    struct sockaddr_in6 six;
+    memcpy(&six, address, sizeof six);
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+}
+
+static void resolve_work(void *arg)
+{
+    link_resolve_t *resolve = arg;
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    char host[256];
+    char port[16];
+    char numeric[64];
+    if (!dt_join_split(resolve->address, host, sizeof host, port, sizeof port)) {
+        (void)dt_str_copy(resolve->text, sizeof resolve->text, "not HOST:PORT");
+        return;
+    }
+    int rc = getaddrinfo(host, port, &hints, &list);
+    if (rc) {
+        (void)snprintf(resolve->text, sizeof resolve->text, "%s: %s", resolve->address,
+                       gai_strerror(rc));
+        return;
+    }
+    for (const struct addrinfo *at = list; at && !resolve->numeric[0]; at = at->ai_next) {
+        if (getnameinfo(at->ai_addr, at->ai_addrlen, numeric, sizeof numeric, NULL, 0,
+                        NI_NUMERICHOST))
+            continue;
+        if (is_loopback(at->ai_addr))
+            (void)snprintf(resolve->numeric, sizeof resolve->numeric,
+                           at->ai_family == AF_INET6 ? "[%s]:%s" : "%s:%s", numeric, port);
+        else
+            (void)snprintf(resolve->text, sizeof resolve->text,
+                           "%s is %s, not this host, and this node has no certificate: name the "
+                           "file of a join token in JoinTokenFile=",
+                           resolve->address, numeric);
+    }
+    freeaddrinfo(list);
+}
+
+static void resolve_done(void *arg)
+{
+    link_resolve_t *resolve = arg;
+    dt_link_t *link = resolve->owner;
+    dt_agent_view_t view;
+    link->resolve = NULL;
+    dt_agent_view(link->agent, dt_loop_now_ns(), &view);
+    bool is_wanted = view.state == DT_AGENT_DIALING && view.stream == resolve->number;
+    if (is_wanted && resolve->numeric[0])
+        stream_open(link, resolve->number, resolve->numeric);
+    else if (is_wanted)
+        dt_agent_closed(link->agent, resolve->number, resolve->text, dt_loop_now_ns());
+    free(resolve);
+    pump(link);
+}
+
+static void resolve_start(dt_link_t *link, uint64_t number, const char *address)
+{
+    dt_error_t err = {.text = "no memory"};
+    if (link->resolve && dt_str_is_equal(link->resolve->address, address)) {
+        link->resolve->number = number; /* it hangs, and the agent dials again */
+        return;
+    }
+    link_resolve_t *resolve = link->resolve ? NULL : calloc(1, sizeof *resolve);
+    if (link->resolve)
+        (void)snprintf(err.text, sizeof err.text, "the look-up of %s hangs",
+                       link->resolve->address);
+    if (resolve) {
+        resolve->owner = link;
+        resolve->number = number;
+        (void)dt_str_copy(resolve->address, sizeof resolve->address, address);
+        if (dt_tasks_run(link->options.tasks, resolve_work, resolve_done, resolve, &err) == DT_OK) {
+            link->resolve = resolve;
+            return;
+        }
+        free(resolve);
+    }
+    dt_agent_closed(link->agent, number, err.text, dt_loop_now_ns());
+}
+
+static void do_dial(dt_link_t *link, const dt_agent_action_t *action)
+{
+    const char *address = link->addresses.items[action->index];
+    if (!dt_join_tls(link->options.join) && dt_join_place(address) == DT_JOIN_PLACE_NAME)
+        resolve_start(link, action->stream, address);
+    else
+        stream_open(link, action->stream, address);
 }
 
 static void do_send(dt_link_t *link, const dt_agent_action_t *action)

@@ -211,16 +211,37 @@ Test(workerd, puts_another_engine_in_place_at_once_and_then_more_slowly)
 
 Test(workerd, sends_plain_text_to_this_host_only)
 {
-    cr_assert(dt_join_is_local("/run/dtorch/controller.sock"));
-    cr_assert(dt_join_is_local("127.0.0.1:7700"));
-    cr_assert(dt_join_is_local("127.8.8.8:1"));
-    cr_assert(dt_join_is_local("localhost:7700"));
-    cr_assert(dt_join_is_local("[::1]:7700"));
-    cr_assert(!dt_join_is_local("10.0.0.1:7700"));
-    cr_assert(!dt_join_is_local("localhost.example.com:7700"));
-    cr_assert(!dt_join_is_local("head:7700"));
-    cr_assert(!dt_join_is_local("127.example.com:7700"));
-    cr_assert(!dt_join_is_local("[::]:7700"));
+    static const struct {
+        const char *address;
+        dt_join_place_t place;
+    } cases[] = {
+        {"/run/dtorch/controller.sock", DT_JOIN_PLACE_HERE},
+        {"127.0.0.1:7700", DT_JOIN_PLACE_HERE},
+        {"127.8.8.8:1", DT_JOIN_PLACE_HERE},
+        {"localhost:7700", DT_JOIN_PLACE_HERE},
+        {"[::1]:7700", DT_JOIN_PLACE_HERE},
+        {"10.0.0.1:7700", DT_JOIN_PLACE_ELSEWHERE},
+        {"[::]:7700", DT_JOIN_PLACE_ELSEWHERE},
+        {"[2001:db8::1]:7700", DT_JOIN_PLACE_ELSEWHERE},
+        {"localhost.example.com:7700", DT_JOIN_PLACE_NAME},
+        {"127.example.com:7700", DT_JOIN_PLACE_NAME},
+        {"head:7700", DT_JOIN_PLACE_NAME},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        cr_assert_eq(dt_join_place(cases[i].address), cases[i].place, "%s", cases[i].address);
+}
+
+Test(workerd, splits_an_address_into_host_and_port)
+{
+    char host[16];
+    char port[8];
+    cr_assert(dt_join_split("[::1]:7700", host, sizeof host, port, sizeof port));
+    cr_assert_str_eq(host, "::1");
+    cr_assert_str_eq(port, "7700");
+    cr_assert(dt_join_split("head:1", host, sizeof host, port, sizeof port));
+    cr_assert_str_eq(host, "head");
+    cr_assert(!dt_join_split("head", host, sizeof host, port, sizeof port));
+    cr_assert(!dt_join_split("a-name-that-is-long:1", host, sizeof host, port, sizeof port));
 }
 
 Test(workerd, tells_the_service_manager_whom_it_is_connected_to)
