@@ -38,7 +38,7 @@ $(BUILD)/lib/base/version.o: $(BUILD)/version
 
 $(LIB): $(call objects,$(LIB_SRC)) $(PROTO_O)
 	$(call say,AR,$@)
-	$(Q)mkdir -p $(@D) && rm -f $@ && ar crs $@ $^
+	$(Q)mkdir -p $(@D) && rm -f -- $@ && ar crs $@ $^
 
 $(BUILD)/bin/dtorch-controllerd: $(call objects,$(CONTROLLERD_SRC)) $(LIB)
 $(BUILD)/bin/dtorch-workerd: $(call objects,$(WORKERD_SRC)) $(LIB)

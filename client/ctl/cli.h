@@ -112,7 +112,7 @@ typedef struct dt_ctl_verb {
 typedef struct dt_ctl_noun {
     const char *name;
     const char *bare; /* verb of the noun alone; NULL: none */
-    const char *show; /* verb of the noun with an id; NULL: none */
+    const char *show; /* verb of the noun with an id, where no verb stands; NULL: none */
     const char *help;
 } dt_ctl_noun_t;
 

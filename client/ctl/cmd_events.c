@@ -100,6 +100,13 @@ static int print_batch(dt_ctl_t *ctl, const Dtorch__V1__EventList *list,
     return code;
 }
 
+/* Whether there was just no message within the turn. A lost connection has the same status (gRPC's
+ * UNAVAILABLE), but gRPC as its source. */
+static bool is_quiet(dt_status_t status, const dt_error_t *error)
+{
+    return status == DT_ERR_AGAIN && error->source && strcmp(error->source, "grpc") != 0;
+}
+
 /* Read one stream until it ends. DT_OK when it should be opened again. */
 static dt_status_t follow_stream(dt_ctl_t *ctl, Dtorch__V1__ListEventsRequest *request, int *code,
                                  dt_error_t *err)
@@ -107,7 +114,7 @@ static dt_status_t follow_stream(dt_ctl_t *ctl, Dtorch__V1__ListEventsRequest *r
     dt_rpc_reader_t *reader = NULL;
     dt_status_t status =
         dt_ctl_conn_follow(&ctl->conn, &ctl->pool, "FollowEvents", &request->base, &reader, err);
-    while (status == DT_OK || status == DT_ERR_AGAIN) {
+    while (status == DT_OK || is_quiet(status, err)) {
         uint8_t *data;
         size_t size;
         ProtobufCMessage *message;

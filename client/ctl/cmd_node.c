@@ -97,6 +97,22 @@ static void show_state(dt_ctl_t *ctl, const Dtorch__V1__Node *node)
                     dt_ctl_duration(pool, node->beat_age_ms), node->progress, node->late_ms);
 }
 
+static void show_place(dt_ctl_t *ctl, const Dtorch__V1__NodeTopology *topology)
+{
+    dt_arena_t *pool = &ctl->pool;
+    const char *text = "";
+    if (topology && topology->numa_nodes > 0)
+        text = dt_ctl_print(pool, "  %u NUMA node%s", topology->numa_nodes,
+                            topology->numa_nodes == 1 ? "" : "s");
+    if (topology && topology->rack[0] != '\0')
+        text = dt_ctl_print(pool, "%s  rack %s", text, dt_ctl_safe(pool, topology->rack));
+    if (topology && topology->nvlink_domain[0] != '\0')
+        text = dt_ctl_print(pool, "%s  NVLink domain %s", text,
+                            dt_ctl_safe(pool, topology->nvlink_domain));
+    if (*text != '\0')
+        dt_ctl_line(pool, &ctl->output.screen, "topology", DT_CTL_COLOUR_NONE, "%s", text + 2);
+}
+
 static void show_worker(dt_ctl_t *ctl, const Dtorch__V1__Node *node)
 {
     dt_arena_t *pool = &ctl->pool;
@@ -115,13 +131,7 @@ static void show_worker(dt_ctl_t *ctl, const Dtorch__V1__Node *node)
         dt_ctl_line(pool, screen, "host", DT_CTL_COLOUR_NONE, "%u CPUs  %s  kernel %s",
                     node->cpu_count, dt_ctl_bytes(pool, node->memory_bytes),
                     dt_ctl_safe(pool, node->kernel));
-    if (node->topology)
-        dt_ctl_line(pool, screen, "topology", DT_CTL_COLOUR_NONE, "%u NUMA node%s%s%s%s%s",
-                    node->topology->numa_nodes, node->topology->numa_nodes == 1 ? "" : "s",
-                    node->topology->rack[0] ? "  rack " : "",
-                    dt_ctl_safe(pool, node->topology->rack),
-                    node->topology->nvlink_domain[0] ? "  NVLink domain " : "",
-                    dt_ctl_safe(pool, node->topology->nvlink_domain));
+    show_place(ctl, node->topology);
     if (node->n_labels > 0) {
         dt_ctl_value_t labels = dt_ctl_path(pool, &node->base, "labels");
         dt_ctl_line(pool, screen, "labels", DT_CTL_COLOUR_NONE, "%s",
@@ -197,21 +207,20 @@ static const struct change {
     const char *verb;
     Dtorch__V1__SetNodeRequest__Change change;
     bool needs_reason;
-    bool asks;
     bool has_target; /* --wait has something to wait for */
     Dtorch__V1__NodeIntent__Admin target;
 } changes[] = {
-    {"drain", DTORCH__V1__SET_NODE_REQUEST__CHANGE__DRAIN, true, false, true,
+    {"drain", DTORCH__V1__SET_NODE_REQUEST__CHANGE__DRAIN, true, true,
      DTORCH__V1__NODE_INTENT__ADMIN__DRAINED},
-    {"undrain", DTORCH__V1__SET_NODE_REQUEST__CHANGE__UNDRAIN, false, false, true,
+    {"undrain", DTORCH__V1__SET_NODE_REQUEST__CHANGE__UNDRAIN, false, true,
      DTORCH__V1__NODE_INTENT__ADMIN__ENABLED},
-    {"cordon", DTORCH__V1__SET_NODE_REQUEST__CHANGE__CORDON, true, false, true,
+    {"cordon", DTORCH__V1__SET_NODE_REQUEST__CHANGE__CORDON, true, true,
      DTORCH__V1__NODE_INTENT__ADMIN__CORDONED},
-    {"uncordon", DTORCH__V1__SET_NODE_REQUEST__CHANGE__UNCORDON, false, false, true,
+    {"uncordon", DTORCH__V1__SET_NODE_REQUEST__CHANGE__UNCORDON, false, true,
      DTORCH__V1__NODE_INTENT__ADMIN__ENABLED},
-    {"label", DTORCH__V1__SET_NODE_REQUEST__CHANGE__LABEL, false, false, false,
+    {"label", DTORCH__V1__SET_NODE_REQUEST__CHANGE__LABEL, false, false,
      DTORCH__V1__NODE_INTENT__ADMIN__ENABLED},
-    {"forget", DTORCH__V1__SET_NODE_REQUEST__CHANGE__FORGET, false, true, false,
+    {"forget", DTORCH__V1__SET_NODE_REQUEST__CHANGE__FORGET, false, false,
      DTORCH__V1__NODE_INTENT__ADMIN__ENABLED},
 };
 
@@ -246,19 +255,33 @@ static const Dtorch__V1__Node *find_node(const dt_ctl_nodes_t *nodes, const char
     return NULL;
 }
 
+/* The nodes to tell of: those of the answer, but what is forgotten is in no answer. */
+static dt_ctl_nodes_t nodes_to_tell(dt_ctl_t *ctl, const struct change *change,
+                                    const dt_ctl_nodes_t *before, const Dtorch__V1__NodeList *after)
+{
+    if (change->change == DTORCH__V1__SET_NODE_REQUEST__CHANGE__FORGET)
+        return *before;
+    dt_ctl_nodes_t nodes = {.items =
+                                dt_ctl_alloc(&ctl->pool, after->n_nodes + 1, sizeof *nodes.items),
+                            .count = after->n_nodes};
+    for (size_t i = 0; i < after->n_nodes; i++)
+        nodes.items[i] = after->nodes[i];
+    return nodes;
+}
+
 static int tell_dry_run(dt_ctl_t *ctl, const struct change *change, const dt_ctl_nodes_t *before,
-                        const Dtorch__V1__NodeList *after)
+                        const dt_ctl_nodes_t *nodes)
 {
     size_t count = 0;
-    for (size_t i = 0; i < after->n_nodes; i++) {
-        const Dtorch__V1__Node *was = find_node(before, after->nodes[i]->name);
-        bool differs = !was || is_changed(ctl, change, was, after->nodes[i]);
+    for (size_t i = 0; i < nodes->count; i++) {
+        const Dtorch__V1__Node *was = find_node(before, nodes->items[i]->name);
+        bool differs = !was || is_changed(ctl, change, was, nodes->items[i]);
         count += differs;
         if (!dt_ctl_is_people(ctl) || dt_ctl_has(ctl, DT_CTL_OPT_QUIET))
             continue;
         fprintf(ctl->output.screen.file, "%s  %s%s\n",
-                dt_ctl_safe(&ctl->pool, after->nodes[i]->name),
-                differs ? "would be " : "is already ", outcome(ctl, change, after->nodes[i]));
+                dt_ctl_safe(&ctl->pool, nodes->items[i]->name),
+                differs ? "would be " : "is already ", outcome(ctl, change, nodes->items[i]));
     }
     return count > 0 ? DT_CTL_EXIT_WOULD : DT_CTL_EXIT_OK;
 }
@@ -292,59 +315,63 @@ static int wait_target(dt_ctl_t *ctl, const struct change *change, const dt_ctl_
     return DT_CTL_EXIT_OK;
 }
 
-static int tell_change(dt_ctl_t *ctl, const struct change *change, const Dtorch__V1__NodeList *list)
+static int tell_change(dt_ctl_t *ctl, const struct change *change, const dt_ctl_nodes_t *nodes)
 {
-    dt_ctl_nodes_t nodes = {.items =
-                                dt_ctl_alloc(&ctl->pool, list->n_nodes + 1, sizeof *nodes.items),
-                            .count = list->n_nodes};
-    for (size_t i = 0; i < list->n_nodes; i++)
-        nodes.items[i] = list->nodes[i];
     if (!dt_ctl_is_people(ctl))
-        return print_nodes(ctl, &dt_ctl_node_list_type, &nodes);
-    for (size_t i = 0; i < nodes.count && !dt_ctl_has(ctl, DT_CTL_OPT_QUIET); i++)
-        fprintf(ctl->output.screen.file, "%s  %s\n", dt_ctl_safe(&ctl->pool, nodes.items[i]->name),
-                outcome(ctl, change, nodes.items[i]));
+        return print_nodes(ctl, &dt_ctl_node_list_type, nodes);
+    for (size_t i = 0; i < nodes->count && !dt_ctl_has(ctl, DT_CTL_OPT_QUIET); i++)
+        fprintf(ctl->output.screen.file, "%s  %s\n", dt_ctl_safe(&ctl->pool, nodes->items[i]->name),
+                outcome(ctl, change, nodes->items[i]));
     return DT_CTL_EXIT_OK;
+}
+
+/* Look at the nodes before a change, where that is needed, and ask; gives the exit code. */
+static int prepare(dt_ctl_t *ctl, const struct change *change, const dt_ctl_hosts_t *hosts,
+                   dt_ctl_nodes_t *before)
+{
+    const char *reason = dt_ctl_option(ctl, DT_CTL_OPT_REASON);
+    bool is_dry = dt_ctl_has(ctl, DT_CTL_OPT_DRY_RUN);
+    bool forgets = change->change == DTORCH__V1__SET_NODE_REQUEST__CHANGE__FORGET;
+    if (change->needs_reason && (!reason || !*reason))
+        return dt_ctl_fail(ctl, DT_CTL_EXIT_USAGE,
+                           "node %s needs a reason: -m TEXT; the next shift reads it",
+                           change->verb);
+    if (!is_dry && !forgets)
+        return DT_CTL_EXIT_OK;
+    int code = dt_ctl_fetch_nodes(ctl, hosts, before);
+    if (code == DT_CTL_EXIT_OK && before->missing_count > 0)
+        return DT_CTL_EXIT_NOT_FOUND;
+    if (code == DT_CTL_EXIT_OK && !is_dry &&
+        !dt_ctl_confirm(ctl, "Forget %zu node%s?", hosts->count, hosts->count == 1 ? "" : "s"))
+        return dt_ctl_fail(ctl, DT_CTL_EXIT_FAILED, "nothing was changed");
+    return code;
 }
 
 /* Send the change for `hosts`; `request` holds what is special to it. */
 static int change_nodes(dt_ctl_t *ctl, const struct change *change, dt_ctl_hosts_t *hosts,
                         Dtorch__V1__SetNodeRequest *request)
 {
-    int code;
     dt_ctl_nodes_t before = {0};
     char none[] = "";
     const char *reason = dt_ctl_option(ctl, DT_CTL_OPT_REASON);
-    if (change->needs_reason && (!reason || !*reason))
-        return dt_ctl_fail(ctl, DT_CTL_EXIT_USAGE,
-                           "node %s needs a reason: -m TEXT; the next shift reads it",
-                           change->verb);
-    if (dt_ctl_has(ctl, DT_CTL_OPT_DRY_RUN)) {
-        request->dry_run = 1;
-        code = dt_ctl_fetch_nodes(ctl, hosts, &before);
-        if (code != DT_CTL_EXIT_OK || before.missing_count > 0)
-            return code != DT_CTL_EXIT_OK ? code : DT_CTL_EXIT_NOT_FOUND;
-    } else if (change->asks && !dt_ctl_confirm(ctl, "Forget %zu node%s?", hosts->count,
-                                               hosts->count == 1 ? "" : "s")) {
-        return dt_ctl_fail(ctl, DT_CTL_EXIT_FAILED, "nothing was changed");
-    }
+    int code = prepare(ctl, change, hosts, &before);
+    if (code != DT_CTL_EXIT_OK)
+        return code;
     request->names = hosts->names;
     request->n_names = hosts->count;
     request->change = change->change;
     request->reason = reason ? dt_ctl_copy(&ctl->pool, reason, strlen(reason)) : none;
+    request->dry_run = dt_ctl_has(ctl, DT_CTL_OPT_DRY_RUN);
     request->request_id = dt_ctl_request_id(ctl);
     request->by = dt_ctl_by(ctl);
     const Dtorch__V1__NodeList *after =
         dt_ctl_call(ctl, "SetNode", request, &dtorch__v1__node_list__descriptor, &code);
     if (!after)
         return code;
-    for (size_t i = 0; i < after->n_not_found; i++)
-        dt_ctl_say(ctl, "no node \"%s\"; nothing was changed", after->not_found[i]);
-    if (after->n_not_found > 0)
-        return DT_CTL_EXIT_NOT_FOUND;
+    dt_ctl_nodes_t nodes = nodes_to_tell(ctl, change, &before, after);
     if (request->dry_run)
-        return tell_dry_run(ctl, change, &before, after);
-    code = tell_change(ctl, change, after);
+        return tell_dry_run(ctl, change, &before, &nodes);
+    code = tell_change(ctl, change, &nodes);
     if (code == DT_CTL_EXIT_OK && dt_ctl_has(ctl, DT_CTL_OPT_WAIT))
         code = wait_target(ctl, change, hosts);
     return code;

@@ -110,7 +110,8 @@ void dt_ctl_fini(dt_ctl_t *ctl)
 
 /* ---- saying things ---- */
 
-static void say(dt_ctl_t *ctl, const char *prefix, const char *fmt, va_list args)
+static void DT_PRINTF_LIKE(3, 0)
+    say(dt_ctl_t *ctl, const char *prefix, const char *fmt, va_list args)
 {
     (void)fflush(ctl->output.screen.file);
     const char *text = dt_ctl_vprint(&ctl->pool, fmt, args);

@@ -338,6 +338,23 @@ static void print_footer(const dt_ctl_list_t *list, size_t shown, size_t total,
         fprintf(output->screen.file, "%zu of %zu %s listed.\n", shown, total, word);
 }
 
+/* Leave out columns that would be empty, so that nothing is printed that says nothing. */
+static void drop_empty(struct chosen *chosen, const ProtobufCMessage *const *items, size_t count,
+                       const dt_ctl_output_t *output)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < chosen->count; i++) {
+        bool has_value = !(chosen->columns[i].flags & DT_CTL_COLUMN_SPARSE);
+        for (size_t row = 0; row < count && !has_value; row++) {
+            dt_ctl_view_t view = {output->pool, &output->style, &items[row], 1};
+            has_value = value_of(&chosen->columns[i], &view).kind != DT_CTL_ABSENT;
+        }
+        if (has_value)
+            chosen->columns[kept++] = chosen->columns[i];
+    }
+    chosen->count = kept;
+}
+
 static void print_table(const dt_ctl_list_t *list, const struct chosen *chosen,
                         const ProtobufCMessage *const *items, size_t count,
                         const dt_ctl_output_t *output)
@@ -397,6 +414,8 @@ dt_status_t dt_ctl_list_print(const dt_ctl_list_t *list, const ProtobufCMessage 
         print_names(list, kept, shown, output);
         break;
     default:
+        if (output->format == DT_CTL_TABLE && !output->fields && !output->is_stream)
+            drop_empty(&chosen, kept, shown, output);
         print_table(list, &chosen, kept, shown, output);
         print_footer(list, shown, count, output);
     }

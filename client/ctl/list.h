@@ -31,6 +31,7 @@ typedef struct dt_ctl_view {
 #define DT_CTL_COLUMN_KEY    4u  /* only when named with -p, --filter, --sort */
 #define DT_CTL_COLUMN_SHRINK 8u  /* may be cut when the terminal is narrow */
 #define DT_CTL_COLUMN_STATE  16u /* in colour */
+#define DT_CTL_COLUMN_SPARSE 32u /* left out of -o table when no line has a value */
 
 typedef struct dt_ctl_column {
     const char *key;

@@ -116,7 +116,8 @@ const char *dt_ctl_node_why(dt_arena_t *pool, const dt_ctl_style_t *style,
     const char *why = "";
     if (node->admin != DTORCH__V1__NODE_INTENT__ADMIN__ENABLED && node->reason[0] != '\0')
         why = dt_ctl_print(
-            pool, "%s (%s%s%s)", node->reason, node->reason_by, node->reason_by[0] ? ", " : "",
+            pool, "%s (%.*s%s%s)", node->reason, (int)strcspn(node->reason_by, " (,@"),
+            node->reason_by, node->reason_by[0] ? ", " : "",
             dt_ctl_time(pool, node->reason_wall_ms, style->now_wall_ms, style->is_utc));
     if (node->health_text[0] != '\0')
         why = dt_ctl_print(pool, "%s%s%s", why, *why ? "; " : "", node->health_text);
@@ -163,11 +164,6 @@ static const char *node_name(const dt_ctl_view_t *view)
                                            node_of(view, view->count - 1)->name);
     bool is_late = node_of(view, 0)->health == DTORCH__V1__NODE_HEALTH__NODE_SUSPECT;
     return dt_ctl_print(view->pool, "%s%s", range, is_late ? "*" : "");
-}
-
-static dt_ctl_value_t node_name_value(const dt_ctl_view_t *view)
-{
-    return dt_ctl_text(node_of(view, 0)->name);
 }
 
 static dt_ctl_value_t node_state(const dt_ctl_view_t *view)
@@ -251,7 +247,7 @@ static bool node_folds(dt_arena_t *pool, const ProtobufCMessage *last, const Pro
 
 /* {key, head, path, value, show, flags, columns_min} */
 static const dt_ctl_column_t node_columns[] = {
-    {"name", "NAME", NULL, node_name_value, node_name, DT_CTL_COLUMN_SHRINK, 0},
+    {"name", "NAME", "name", NULL, node_name, DT_CTL_COLUMN_SHRINK, 0},
     {"state", "STATE", NULL, node_state, NULL, DT_CTL_COLUMN_STATE, 0},
     {"admin", "ADMIN", "admin", NULL, NULL, DT_CTL_COLUMN_STATE | DT_CTL_COLUMN_WIDE, 0},
     {"health", "HEALTH", "health", NULL, NULL, DT_CTL_COLUMN_STATE | DT_CTL_COLUMN_WIDE, 0},
@@ -264,7 +260,7 @@ static const dt_ctl_column_t node_columns[] = {
     {"rack", "RACK", "topology.rack", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"labels", "LABELS", "labels", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"build", "BUILD", "build", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
-    {"reason", "REASON", NULL, node_why, NULL, DT_CTL_COLUMN_SHRINK, 0},
+    {"reason", "REASON", NULL, node_why, NULL, DT_CTL_COLUMN_SHRINK | DT_CTL_COLUMN_SPARSE, 0},
 };
 
 const dt_ctl_list_t dt_ctl_node_list_type = {
@@ -332,14 +328,14 @@ static const dt_ctl_column_t device_columns[] = {
     {"mem_used", "MEM USED", NULL, device_memory_value, device_memory, 0, 0},
     {"memory", "MEMORY", "device.memory_bytes", NULL, NULL, DT_CTL_COLUMN_KEY, 0},
     {"load", "LOAD", "device.utilization_percent", NULL, NULL, 0, 0},
-    {"temp", "TEMP", NULL, device_temperature, NULL, 0, 0},
+    {"temp", "TEMP", NULL, device_temperature, NULL, DT_CTL_COLUMN_SPARSE, 0},
     {"backend", "BACKEND", "device.backend", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"pci", "PCI", "device.pci_address", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"numa", "NUMA", "device.numa_node", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"uuid", "UUID", "device.uuid", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"driver", "DRIVER", "device.driver", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"ecc", "ECC", "device.ecc_uncorrected", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
-    {"reason", "REASON", NULL, device_why, NULL, DT_CTL_COLUMN_SHRINK, 0},
+    {"reason", "REASON", NULL, device_why, NULL, DT_CTL_COLUMN_SHRINK | DT_CTL_COLUMN_SPARSE, 0},
 };
 
 const dt_ctl_list_t dt_ctl_device_list_type = {

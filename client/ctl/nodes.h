@@ -29,7 +29,7 @@ dt_ctl_devices_t dt_ctl_devices_of(dt_ctl_t *ctl, const dt_ctl_nodes_t *nodes);
 
 /* "ready", "suspect", "draining", "drained+dead": what a person set and what was observed. */
 const char *dt_ctl_node_state(dt_arena_t *pool, const Dtorch__V1__Node *node);
-/* "fan 2 (ana@login1, 13:40); no beat since 14:02:11", or "". */
+/* "fan 2 (ana, 13:40:09); no beat since 14:02:11", or "". */
 const char *dt_ctl_node_why(dt_arena_t *pool, const dt_ctl_style_t *style,
                             const Dtorch__V1__Node *node);
 /* "missing", "failed", "degraded", "ok", "unknown". */

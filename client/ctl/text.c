@@ -104,6 +104,8 @@ const char *dt_ctl_duration(dt_arena_t *pool, int64_t ms)
 {
     char text[DT_STR_UNIT_TEXT_SIZE];
     int64_t ns;
+    if (ms > -1000 && ms < 1000)
+        return dt_ctl_print(pool, "%.1f s", (double)ms / 1000);
     dt_str_human_duration(__builtin_mul_overflow(ms, DT_CLOCK_MS_NS, &ns) ? INT64_MAX : ns, text);
     return dt_ctl_copy(pool, text, strlen(text));
 }

@@ -107,7 +107,7 @@ const dt_ctl_noun_t dt_ctl_nouns[] = {
     {"cluster", "status", NULL, "The cluster as a whole"},
     {"node", "list", "show", "Machines with a dtorch-workerd"},
     {"device", "list", "show", "GPUs and other devices of the nodes, by id NODE:INDEX"},
-    {"events", "list", NULL, "What happened, as the controller keeps it"},
+    {"events", "list", "list", "What happened, as the controller keeps it"},
     {"token", "list", NULL, "Join tokens, with which new nodes get a certificate"},
     {"diag", "dump", NULL, "The controller's insides"},
     {"setup", NULL, NULL, "Configuration, certificates and tokens of a new machine in one step"},

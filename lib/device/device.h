@@ -56,7 +56,8 @@ typedef struct dt_device_options {
         .struct_size = sizeof(dt_device_options_t)                                                 \
     }
 
-/* A backend that does not work, for a log line at the edge when it comes and when it ends. */
+/* A backend that does not work, for a log line at the edge when it comes and when it ends. Code
+ * NOT_FOUND is no fault: such hardware, or its driver, is not on this machine. */
 typedef struct dt_device_problem {
     char backend[32]; /* or "state" for the file of numbers */
     dt_error_t error;

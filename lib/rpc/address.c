@@ -6,7 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/un.h>
+
+#define HOSTS_LINE_MAX  1024
+#define HOSTS_LINES_MAX 20000
 
 static dt_status_t parse_unix(const char *path, dt_rpc_address_t *ret_address, dt_error_t *err)
 {
@@ -88,21 +92,67 @@ dt_status_t dt_rpc_address_resolve(const dt_rpc_address_t *address,
     return DT_OK;
 }
 
-dt_status_t dt_rpc_address_target(const dt_rpc_address_t *address, char *text, size_t size,
-                                  dt_error_t *err)
+/* Add what one line of a hosts file says about `host` to a target of one family. */
+static void read_hosts_line(char *line, const dt_rpc_address_t *address, int family, char *text,
+                            size_t size)
 {
     struct in6_addr number;
-    int length;
+    char *rest = NULL;
+    size_t used = strlen(text);
+    line[strcspn(line, "#\n")] = '\0';
+    const char *value = strtok_r(line, " \t", &rest);
+    if (!value || inet_pton(family, value, &number) != 1)
+        return;
+    for (const char *name; (name = strtok_r(NULL, " \t", &rest)) != NULL;) {
+        if (strcasecmp(name, address->host) != 0)
+            continue;
+        bool is_v6 = family == AF_INET6;
+        int added = snprintf(text + used, size - used, "%s%s%s%s:%d",
+                             used ? "," : (is_v6 ? "ipv6:" : "ipv4:"), is_v6 ? "[" : "", value,
+                             is_v6 ? "]" : "", address->port);
+        if (added < 0 || (size_t)added >= size - used)
+            text[used] = '\0'; /* enough addresses */
+        return;
+    }
+}
+
+/* Write the addresses that the hosts file has for a name. False: it has none. */
+static bool read_hosts(const dt_rpc_address_t *address, const char *path, int family, char *text,
+                       size_t size)
+{
+    char line[HOSTS_LINE_MAX];
+    FILE *file = fopen(path, "re");
+    text[0] = '\0';
+    if (!file)
+        return false;
+    for (int i = 0; i < HOSTS_LINES_MAX && fgets(line, sizeof line, file); i++)
+        read_hosts_line(line, address, family, text, size);
+    (void)fclose(file);
+    return text[0] != '\0';
+}
+
+dt_status_t dt_rpc_address_target(const dt_rpc_address_t *address, const char *hosts_path,
+                                  char *text, size_t size, bool *ret_is_number, dt_error_t *err)
+{
+    struct in6_addr number;
+    int length = 0;
+    const char *hosts = hosts_path ? hosts_path : "/etc/hosts";
+    *ret_is_number = true;
     if (address->is_unix)
         length = snprintf(text, size, "unix:%s", address->host);
     else if (inet_pton(AF_INET, address->host, &number) == 1)
         length = snprintf(text, size, "ipv4:%s:%d", address->host, address->port);
     else if (inet_pton(AF_INET6, address->host, &number) == 1)
         length = snprintf(text, size, "ipv6:[%s]:%d", address->host, address->port);
-    else if (strcmp(address->host, "localhost") == 0)
+    else if (read_hosts(address, hosts, AF_INET, text, size) ||
+             read_hosts(address, hosts, AF_INET6, text, size))
+        return DT_OK;
+    else if (strcasecmp(address->host, "localhost") == 0)
         length = snprintf(text, size, "ipv4:127.0.0.1:%d", address->port);
-    else
+    else {
+        *ret_is_number = false;
         length = snprintf(text, size, "dns:///%s:%d", address->host, address->port);
+    }
     if (address->host[0] == '\0' || length < 0 || (size_t)length >= size)
         return dt_fail(err, DT_ERR_INVALID, "dt", 0, "address without a host, or too long");
     return DT_OK;

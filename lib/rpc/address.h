@@ -23,9 +23,13 @@ DT_MUST_USE dt_status_t dt_rpc_address_parse(const char *text, dt_rpc_address_t 
 DT_MUST_USE dt_status_t dt_rpc_address_resolve(const dt_rpc_address_t *address,
                                                struct sockaddr_storage *ret_socket,
                                                socklen_t *ret_size, dt_error_t *err);
-/* Write what gRPC calls a target. INVALID: too long. */
-DT_MUST_USE dt_status_t dt_rpc_address_target(const dt_rpc_address_t *address, char *text,
-                                              size_t size, dt_error_t *err);
+/* Write what gRPC calls a target. A name in the hosts file is written as its addresses: gRPC's own
+ * resolver would ask the name server for the family that the file lacks, and wait for it.
+ * `ret_is_number`: the target does not carry the name, so TLS must be told what to expect.
+ * Errors: INVALID (no host, too long). Blocking: to read `hosts_path`, "/etc/hosts" if NULL. */
+DT_MUST_USE dt_status_t dt_rpc_address_target(const dt_rpc_address_t *address,
+                                              const char *hosts_path, char *text, size_t size,
+                                              bool *ret_is_number, dt_error_t *err);
 /* Write a socket address, "10.0.0.1:5" or "[::1]:5"; without `with_port` only the host. An IPv4
  * address in IPv6 is written as IPv4. */
 void dt_rpc_address_text(const struct sockaddr_storage *socket, bool with_port, char *text,

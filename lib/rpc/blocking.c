@@ -102,9 +102,10 @@ static dt_status_t open_call(const char *address, const dt_rpc_tls_t *tls, const
     reader->details = grpc_empty_slice();
     grpc_metadata_array_init(&reader->initial);
     grpc_metadata_array_init(&reader->trailing);
-    reader->call =
-        grpc_channel_create_call(reader->channel, NULL, GRPC_PROPAGATE_DEFAULTS, reader->queue,
-                                 grpc_slice_from_copied_string(method), NULL, deadline, NULL);
+    grpc_slice name = grpc_slice_from_copied_string(method);
+    reader->call = grpc_channel_create_call(reader->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
+                                            reader->queue, name, NULL, deadline, NULL);
+    grpc_slice_unref(name); /* the call has its own reference */
     *ret_reader = reader;
     return DT_OK;
 }

@@ -14,6 +14,7 @@
 #define KEEPALIVE_WAIT_MS 5000
 #define OPEN_MS           5000
 #define RESOLVE_MS        4000
+#define TARGET_SIZE       1024
 
 struct unary {
     dt_rpc_t *rpc;
@@ -43,9 +44,10 @@ dt_status_t dt_rpc_channel(const char *address, const dt_rpc_tls_t *tls, size_t 
                            grpc_channel **ret_channel, dt_error_t *err)
 {
     dt_rpc_address_t parsed;
-    char target[DT_RPC_HOST_MAX + 64];
+    char target[TARGET_SIZE];
+    bool is_number = false;
     DT_TRY(dt_rpc_address_parse(address, &parsed, err));
-    DT_TRY(dt_rpc_address_target(&parsed, target, sizeof target, err));
+    DT_TRY(dt_rpc_address_target(&parsed, NULL, target, sizeof target, &is_number, err));
     int size_max = (int)(message_bytes_max ? message_bytes_max : DT_RPC_MESSAGE_MAX);
     grpc_arg args[] = {
         DT_RPC_INT_ARG(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, size_max),
@@ -62,8 +64,13 @@ dt_status_t dt_rpc_channel(const char *address, const dt_rpc_tls_t *tls, size_t 
         DT_RPC_INT_ARG(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         DT_RPC_INT_ARG(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
         DT_RPC_INT_ARG(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_WAIT_MS),
+        {.type = GRPC_ARG_STRING, /* the last one: only where the target does not have the name */
+         .key = (char *)(uintptr_t)GRPC_SSL_TARGET_NAME_OVERRIDE_ARG,
+         .value.string = parsed.host},
     };
     grpc_channel_args list = {sizeof args / sizeof *args, args};
+    if (!tls || parsed.is_unix || !is_number)
+        list.num_args--;
     grpc_channel_credentials *credentials = create_credentials(parsed.is_unix ? NULL : tls);
     if (!credentials)
         return dt_fail(err, DT_ERR_INVALID, "grpc", 0, "gRPC does not take the certificates");
@@ -136,9 +143,11 @@ dt_status_t dt_rpc_dial(dt_rpc_t *rpc, const dt_rpc_dial_t *dial, dt_rpc_stream_
     if (dial->queue_bytes_max)
         stream->queue_bytes_max = dial->queue_bytes_max;
     stream->open_tag = (dt_rpc_tag_t){on_opened, stream};
-    stream->call = grpc_channel_create_call(stream->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
-                                            rpc->queue, grpc_slice_from_copied_string(dial->method),
-                                            NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_slice name = grpc_slice_from_copied_string(dial->method);
+    stream->call =
+        grpc_channel_create_call(stream->channel, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue, name,
+                                 NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_slice_unref(name); /* the call has its own reference */
     dt_timer_arm(stream->open_timer,
                  dt_loop_now_ns() + (dial->open_ms ? dial->open_ms : OPEN_MS) * DT_RPC_NS_PER_MS);
     begin_dial(stream);
@@ -201,9 +210,10 @@ dt_status_t dt_rpc_unary(dt_rpc_t *rpc, const char *address, const dt_rpc_tls_t 
     rpc->open_count++;
     grpc_metadata_array_init(&unary->initial);
     grpc_metadata_array_init(&unary->trailing);
-    unary->call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue,
-                                           grpc_slice_from_copied_string(method), NULL,
-                                           dt_rpc_deadline(timeout_ms), NULL);
+    grpc_slice name = grpc_slice_from_copied_string(method);
+    unary->call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue, name,
+                                           NULL, dt_rpc_deadline(timeout_ms), NULL);
+    grpc_slice_unref(name); /* the call has its own reference */
     grpc_byte_buffer *bytes = dt_rpc_bytes(data, size);
     grpc_op ops[6] = {
         {.op = GRPC_OP_SEND_INITIAL_METADATA},

@@ -45,18 +45,23 @@ static dt_rpc_connection_t *find_connection(dt_rpc_server_t *server, int fd)
     return server->connections[fd];
 }
 
+static void forget(dt_rpc_server_t *server, dt_rpc_connection_t *connection, int64_t now_ns)
+{
+    connection->is_gone = true;
+    connection->gone_ns = now_ns;
+    server->gone_count++;
+}
+
 static void mark_gone(dt_rpc_server_t *server, int64_t now_ns)
 {
     for (size_t i = 0; i < server->connection_capacity; i++) {
         dt_rpc_connection_t *connection = server->connections[i];
         if (!connection)
             continue;
-        if (!connection->is_gone && !is_same_socket(connection)) {
-            connection->is_gone = true;
-            connection->gone_ns = now_ns;
-            server->gone_count++;
-        } else if (connection->is_gone && connection->calls == 0 &&
-                   now_ns - connection->gone_ns > CONNECTION_GONE_NS) {
+        if (!connection->is_gone && !is_same_socket(connection))
+            forget(server, connection, now_ns);
+        else if (connection->is_gone && connection->calls == 0 &&
+                 now_ns - connection->gone_ns > CONNECTION_GONE_NS) {
             server->connections[i] = NULL;
             server->connection_count--;
             server->gone_count--;
@@ -80,6 +85,56 @@ static bool grow_table(dt_rpc_server_t *server, int fd)
     server->connections = table;
     server->connection_capacity = capacity;
     return true;
+}
+
+static void note_refused(dt_rpc_server_t *server, const dt_rpc_peer_t *peer)
+{
+    server->refused_unsaid++;
+    memcpy(server->refused_address, peer->address, sizeof peer->address);
+}
+
+/* Close a connection that gRPC holds. A duplicate pins the socket, so that none but the one that
+ * was accepted is shut down, whatever gRPC does meanwhile. Without a descriptor for it the number
+ * is used as it is: at worst a peer has to connect again. */
+static void evict(dt_rpc_server_t *server, dt_rpc_connection_t *connection, int64_t now_ns)
+{
+    struct stat info;
+    int copy = fcntl(connection->fd, F_DUPFD_CLOEXEC, 0);
+    int fd = copy >= 0 ? copy : connection->fd;
+    if (fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == connection->inode) {
+        (void)shutdown(fd, SHUT_RDWR);
+        server->stats.silent++;
+        note_refused(server, &connection->peer);
+    }
+    if (copy >= 0)
+        (void)close(copy);
+    forget(server, connection, now_ns);
+}
+
+static void evict_silent(dt_rpc_server_t *server, int64_t now_ns)
+{
+    int64_t limit_ns = now_ns - server->options.handshake_ms * DT_RPC_NS_PER_MS;
+    for (size_t i = 0; i < server->connection_capacity; i++) {
+        dt_rpc_connection_t *connection = server->connections[i];
+        if (connection && !connection->is_gone && !connection->has_called &&
+            connection->accepted_ns < limit_ns)
+            evict(server, connection, now_ns);
+    }
+}
+
+/* Make room for one connection. False: all of them have made calls. */
+static bool evict_oldest(dt_rpc_server_t *server, int64_t now_ns)
+{
+    dt_rpc_connection_t *oldest = NULL;
+    for (size_t i = 0; i < server->connection_capacity; i++) {
+        dt_rpc_connection_t *connection = server->connections[i];
+        if (connection && !connection->is_gone && !connection->has_called &&
+            (!oldest || connection->accepted_ns < oldest->accepted_ns))
+            oldest = connection;
+    }
+    if (oldest)
+        evict(server, oldest, now_ns);
+    return oldest != NULL;
 }
 
 /* Move a new descriptor to a number that no record holds. Returns -1 (closed) if there is none. */
@@ -158,6 +213,7 @@ dt_rpc_connection_t *dt_rpc_peer_of(dt_rpc_server_t *server, grpc_call *call,
     if (connection) {
         *ret_peer = connection->peer;
         connection->calls++;
+        connection->has_called = true;
     } else {
         *ret_peer = (dt_rpc_peer_t){.kind = DT_RPC_PEER_TLS,
                                     .listener = server->tls_listener,
@@ -209,8 +265,7 @@ static void refuse(dt_rpc_listener_t *listener, int fd)
     describe_peer(listener, fd, &peer);
     (void)close(fd);
     server->stats.refused++;
-    server->refused_unsaid++;
-    memcpy(server->refused_address, peer.address, sizeof peer.address);
+    note_refused(server, &peer);
 }
 
 static void serve(dt_rpc_listener_t *listener, int fd)
@@ -230,6 +285,7 @@ static void serve(dt_rpc_listener_t *listener, int fd)
     describe_peer(listener, fd, &connection->peer);
     connection->fd = fd;
     connection->inode = info.st_ino;
+    connection->accepted_ns = dt_loop_now_ns();
     connection->peer.connection = ++server->stats.accepted;
     server->connections[fd] = connection;
     server->connection_count++;
@@ -238,11 +294,8 @@ static void serve(dt_rpc_listener_t *listener, int fd)
     grpc_server_add_channel_from_fd(server->grpc, fd, server->insecure);
 }
 
-static bool is_full(dt_rpc_server_t *server)
+static bool is_full(const dt_rpc_server_t *server)
 {
-    if (server->connection_count - server->gone_count < server->options.connection_max)
-        return false;
-    mark_gone(server, dt_loop_now_ns());
     return server->connection_count - server->gone_count >= server->options.connection_max;
 }
 
@@ -251,7 +304,9 @@ static void on_acceptable(void *arg, int events)
     dt_rpc_listener_t *listener = arg;
     dt_rpc_server_t *server = listener->server;
     (void)events;
-    bool was_full = is_full(server); /* asked once a batch: it looks at every connection */
+    int64_t now_ns = dt_loop_now_ns();
+    if (is_full(server))
+        mark_gone(server, now_ns); /* once a batch: it looks at every connection */
     for (int i = 0; i < ACCEPT_BATCH; i++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == ECONNABORTED || errno == EINTR))
@@ -259,16 +314,30 @@ static void on_acceptable(void *arg, int events)
         if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (fd < 0) { /* no descriptor, no memory: it stays in the backlog for now */
+            (void)evict_oldest(server, now_ns);
             listener->is_paused = true;
             dt_watch_set(listener->watch, 0);
             dt_timer_arm(server->sweep, dt_loop_now_ns() + PAUSE_NS);
             break;
         }
-        if (was_full ||
-            server->connection_count - server->gone_count >= server->options.connection_max)
+        if (is_full(server) && !evict_oldest(server, now_ns))
             refuse(listener, fd);
         else
             serve(listener, fd);
+    }
+}
+
+static void look_at_tls(dt_rpc_server_t *server)
+{
+    for (size_t i = 0; i < server->tls_count; i++) {
+        dt_rpc_tls_state_t *tls = server->tls[i];
+        struct stat info;
+        if (tls->fd < 0 || tls->is_lost || server->is_stopping ||
+            (fstat(tls->fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == tls->inode))
+            continue;
+        tls->is_lost = true;
+        if (server->options.listener_lost)
+            server->options.listener_lost(server->options.arg, tls->port);
     }
 }
 
@@ -278,6 +347,8 @@ static void on_sweep(void *arg, int64_t deadline_ns)
     (void)deadline_ns;
     int64_t now_ns = dt_loop_now_ns();
     mark_gone(server, now_ns);
+    evict_silent(server, now_ns);
+    look_at_tls(server);
     for (size_t i = 0; i < server->listener_count; i++)
         if (server->listeners[i].is_paused) {
             server->listeners[i].is_paused = false;

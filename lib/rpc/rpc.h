@@ -155,16 +155,22 @@ typedef struct dt_rpc_method {
 typedef struct dt_rpc_server_options {
     const dt_rpc_method_t *methods; /* kept until stopped */
     size_t method_count;
-    size_t connection_max;    /* of unix and plain listeners; 0 = 4096; more are closed at once */
+    /* Of unix and plain listeners; 0 = 4096, and less than the process's descriptors. When full,
+     * the oldest one that has not made a call yet makes room; if there is none, the new one is
+     * closed. */
+    size_t connection_max;
     size_t stream_max;        /* streams open at once; 0 = 8192; more end with LIMIT */
     size_t call_max;          /* unary requests open at once; 0 = 1024; more end with AGAIN */
     size_t message_bytes_max; /* 0 = DT_RPC_MESSAGE_MAX; larger ones end the call, not the server */
     size_t queue_bytes_max;   /* of each stream's write queue; 0 = 8 MiB */
     int64_t idle_ms;          /* a connection without any call is closed after it; 0 = 10 s */
-    int64_t handshake_ms;     /* TLS and HTTP/2; 0 = 5 s */
-    /* A connection was refused because of connection_max: who it was. At most one call a second
-     * with what happened in it; may be NULL. */
+    int64_t handshake_ms;     /* until TLS is done, or until the first call; 0 = 5 s */
+    /* Connections were refused over connection_max, or closed because they said nothing: the host
+     * of the last one, and how many since the last call. At most one call a second; may be NULL. */
     void (*refused)(void *arg, const char *address, uint64_t count);
+    /* gRPC has given up a TLS listener (1.51 does so when the process is out of descriptors) and
+     * cannot open it again: the daemon should say so, and end to be restarted. May be NULL. */
+    void (*listener_lost)(void *arg, int port);
     void *arg;
 } dt_rpc_server_options_t;
 
@@ -177,6 +183,7 @@ typedef struct dt_rpc_server_stats {
     size_t call_max;
     uint64_t accepted;      /* connections since the start */
     uint64_t refused;       /* connections over the bound since the start */
+    uint64_t silent;        /* connections closed since the start because they said nothing */
     uint64_t streams_total; /* since the start */
     uint64_t calls_total;   /* since the start */
     uint64_t unknown_total; /* calls of methods that do not exist */

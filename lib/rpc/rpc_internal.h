@@ -57,6 +57,9 @@ typedef struct dt_rpc_tls_state {
     char *key;            /* lock */
     bool is_new;          /* lock; not fetched yet */
     int port;             /* set at listen */
+    int fd;               /* gRPC's listening descriptor, only looked at; -1 unknown */
+    uint64_t inode;
+    bool is_lost;
 } dt_rpc_tls_state_t;
 
 struct dt_rpc_stream {
@@ -132,7 +135,9 @@ typedef struct dt_rpc_connection {
     uint64_t inode; /* of the socket */
     bool is_gone;   /* gRPC has closed it */
     int64_t gone_ns;
-    size_t calls; /* that refer to this record */
+    size_t calls;    /* that refer to this record */
+    bool has_called; /* at least once */
+    int64_t accepted_ns;
     dt_rpc_peer_t peer;
 } dt_rpc_connection_t;
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "rpc/rpc_internal.h"
 
@@ -11,6 +12,7 @@
 #define STREAMS_CONNECTION 128 /* open calls on one connection */
 #define KEEPALIVE_MS       30000
 #define KEEPALIVE_WAIT_MS  20000
+#define DESCRIPTOR_RESERVE 64           /* descriptors that are not for connections */
 #define MEMORY_MAX         (512u << 20) /* what gRPC may hold for this server's connections */
 
 struct dt_rpc_call {
@@ -361,6 +363,11 @@ static void fill_defaults(dt_rpc_server_options_t *options)
     DEFAULT(idle_ms, 10000);
     DEFAULT(handshake_ms, 5000);
 #undef DEFAULT
+    /* Without a descriptor left not even the silent ones could be told from the others. */
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > 2 * DESCRIPTOR_RESERVE &&
+        options->connection_max > limit.rlim_cur - DESCRIPTOR_RESERVE)
+        options->connection_max = (size_t)limit.rlim_cur - DESCRIPTOR_RESERVE;
 }
 
 static void free_server(dt_rpc_server_t *server)

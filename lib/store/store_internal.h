@@ -13,7 +13,7 @@
 
 #define DT_STORE_NAME_MAX      64
 #define DT_STORE_FILE_MAX      (UINT64_C(1) << 32) /* bytes of a file that is read */
-#define DT_STORE_RESERVE_BYTES 65536               /* asked for ahead of what is written */
+#define DT_STORE_RESERVE_BYTES 65536               /* that must be free at a start */
 
 /* ---- directory.c ---- */
 

@@ -69,7 +69,6 @@ static bool segment_begin(dt_store_writer_t *writer, uint64_t sequence)
 {
     char name[DT_STORE_NAME_MAX];
     uint8_t header[DT_JOURNAL_HEADER_BYTES];
-    const dt_store_io_t *io = writer->dir->io;
     int fd;
     dt_store_file_name(DT_JOURNAL_SEGMENT, sequence, name);
     dt_journal_put_header(header, DT_JOURNAL_SEGMENT, sequence);
@@ -81,7 +80,6 @@ static bool segment_begin(dt_store_writer_t *writer, uint64_t sequence)
     writer->segment_sequence = sequence;
     writer->offset = sizeof header;
     writer->must_rotate = false;
-    (void)io->reserve(io->arg, fd, (off_t)writer->offset, DT_STORE_RESERVE_BYTES);
     return true;
 }
 
@@ -113,16 +111,14 @@ dt_status_t dt_store_writer_open(dt_store_writer_t *writer, const dt_store_repla
         dt_store_writer_close(writer);
         return dt_store_fail_errno(err, number, "no room to write", writer->dir->path, name);
     }
+    (void)io->truncate(io->arg, writer->fd, (off_t)writer->offset); /* gives it back */
     return DT_OK;
 }
 
 void dt_store_writer_close(dt_store_writer_t *writer)
 {
-    const dt_store_io_t *io = writer->dir->io;
     if (writer->fd < 0)
         return;
-    if (!writer->must_rotate) /* gives back what was asked for ahead */
-        (void)io->truncate(io->arg, writer->fd, (off_t)writer->offset);
     close(writer->fd);
     writer->fd = -1;
 }

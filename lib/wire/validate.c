@@ -64,6 +64,7 @@ static const dt_validate_row_t worker_welcome_rows[] = {
     INT(dead_beats, 3, 1000),
 };
 static const dt_validate_row_t intent_rows[] = {ENUM(admin), TEXT(reason, 256)};
+static const dt_validate_row_t engine_ack_rows[] = {FREE(sequence)};
 static const dt_validate_row_t bye_rows[] = {TEXT(reason, 256)};
 static const dt_validate_row_t inventory_rows[] = {
     LIST(devices, 64),  MESSAGE(topology), LIST(engines, 256),
@@ -290,6 +291,7 @@ static const dt_validate_table_t tables[] = {
     TABLE(worker_welcome, worker_welcome_rows, check_welcome),
     TABLE(node_intent, intent_rows, NULL),
     TABLE(bye, bye_rows, NULL),
+    TABLE(engine_ack, engine_ack_rows, NULL),
     TABLE(inventory, inventory_rows, check_inventory),
     TABLE(node_topology, topology_rows, NULL),
     TABLE(engine_event, engine_event_rows, NULL),

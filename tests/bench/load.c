@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/status.h"
@@ -75,6 +76,7 @@ static void send_hello(struct worker *worker)
     hello.boot_id = boot;
     hello.config_hash = hash;
     hello.pid = (uint32_t)getpid();
+    hello.wall_ms = (int64_t)time(NULL) * 1000;
     up.kind_case = DTORCH__V1__WORKER_UP__KIND_HELLO;
     up.hello = &hello;
     send_up(worker, &up);

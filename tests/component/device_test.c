@@ -163,3 +163,23 @@ Test(device, backend_that_crashes_does_not_take_the_daemon)
                  dt_testcluster_logs(tc));
     stop(tc);
 }
+
+Test(device, backends_are_checked_by_an_option_of_the_daemon)
+{
+    char text[600];
+    dt_testrun_t run;
+    const char *conf = dt_temptree_path(&tree, "workerd.conf");
+    const char *const args[] = {"--config", conf, "--check-backends", NULL};
+    (void)snprintf(text, sizeof text, "[Worker]\nBackends=%s\n",
+                   dt_temptree_path(&tree, "backends"));
+    dt_temptree_write(&tree, "workerd.conf", text);
+    run = dt_testrun_program("dtorch-workerd", args, NULL);
+    cr_assert_eq(run.code, 0, "%s%s", run.out, run.err);
+    cr_assert(strstr(run.out, "ref          ok       ABI 1"), "%s", run.out);
+    dt_testrun_fini(&run);
+    dt_temptree_write(&tree, "backends/dtorch-backend-bad.so", "no library\n");
+    run = dt_testrun_program("dtorch-workerd", args, NULL);
+    cr_assert_neq(run.code, 0, "%s%s", run.out, run.err);
+    cr_assert(strstr(run.out, "bad          failed   "), "%s", run.out);
+    dt_testrun_fini(&run);
+}

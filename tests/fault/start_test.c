@@ -76,7 +76,7 @@ Test(start, a_socket_path_that_is_too_long_is_named)
     path[sizeof path - 1] = '\0';
     (void)snprintf(lines, sizeof lines, "Listen=%s", path);
     dt_testcluster_set_conf(tc, -1, lines);
-    expect_refusal(tc, -1, 0, WORDS(path, "long"));
+    expect_refusal(tc, -1, EXIT_CONFIG, WORDS("c.conf:8", "at most 107 bytes"));
     stop(tc);
 }
 

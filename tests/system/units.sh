@@ -125,9 +125,9 @@ try_workerd() {
     inside systemctl start dtorch-workerd
     is 'workerd starts' "$(property workerd.service ActiveState)" active
     is 'its state directory' "$(inside stat -c '%U %a' /var/lib/dtorch/workerd)" 'dtorch 700'
-    becomes 'it registers' OK node health
+    becomes 'it registers' ok node health
     becomes 'its devices are seen' sim node devices 1 device backend
-    becomes 'an engine comes up inside the sandbox' WARM node engines 0 state
+    becomes 'an engine comes up inside the sandbox' warm node engines 0 state
     worker=$(property workerd.service MainPID)
     inside systemctl reload dtorch-workerd
     is 'it reloads and is the same process' "$? $(property workerd.service MainPID)" "0 $worker"
@@ -140,29 +140,34 @@ try_workerd() {
 
 engine_is_new() {
     now=$(node engines 0 pid)
-    [ "$(node engines 0 state)" = WARM ] && [ "$now" != "$1" ] && echo yes
+    [ "$(node engines 0 state)" = warm ] && [ "$now" != "$1" ] && echo yes
 }
 
 killed_twice() { # the count of kills that the manager mended
     property "$1.service" NRestarts
 }
 
+try_journal() {
+    is 'events have fields in the journal' "$(inside journalctl -q -b DTORCH_EVENT=ready -o cat | wc -l | awk '{ print ($1 > 0) }')" 1
+    is 'and name their node' "$(inside journalctl -q -b DTORCH_NODE=unit0 -o cat | wc -l | awk '{ print ($1 > 0) }')" 1
+}
+
 try_restarts() {
     inside dtorchctl node drain unit0 -m 'units test' >/dev/null
     is 'a drain is accepted' "$?" 0
-    is 'and shown' "$(node admin)" DRAINED
+    is 'and shown' "$(node admin)" drained
     before=$(property controllerd.service NRestarts)
     inside systemctl kill -s KILL dtorch-controllerd
     becomes 'a killed controllerd is restarted' $((before + 1)) killed_twice controllerd
     becomes 'and serves' active property controllerd.service ActiveState
-    becomes 'the worker is back without help' OK node health
-    is 'the drain survived' "$(node admin)" DRAINED
+    becomes 'the worker is back without help' ok node health
+    is 'the drain survived' "$(node admin)" drained
     inside dtorchctl node undrain unit0 >/dev/null
-    is 'an undrain is accepted' "$? $(node admin)" '0 ENABLED'
+    is 'an undrain is accepted' "$? $(node admin)" '0 enabled'
     before=$(property workerd.service NRestarts)
     inside systemctl kill -s KILL --kill-who=main dtorch-workerd
     becomes 'a killed workerd is restarted' $((before + 1)) killed_twice workerd
-    becomes 'and registers again' OK node health
+    becomes 'and registers again' ok node health
     is 'its death was an event' "$([ "$(events node-dead)" -ge 1 ] && echo yes)" yes
 }
 
@@ -180,10 +185,10 @@ try_watchdog() { # UNIT
 }
 
 try_stop() {
-    becomes 'the worker is there before the end' OK node health
+    becomes 'the worker is there before the end' ok node health
     inside systemctl stop dtorch-workerd
     is 'a clean stop of workerd' "$(property workerd.service Result)" success
-    is 'a planned end is told from a death' "$(node health)" STOPPED
+    is 'a planned end is told from a death' "$(node health)" stopped
     inside systemctl stop dtorch-controllerd
     is 'a clean stop of controllerd' "$(property controllerd.service Result)" success
     is 'stopped is stopped: no socket is left that would start it again' \
@@ -239,6 +244,7 @@ inside systemctl daemon-reload
 try_files
 try_controllerd
 try_workerd
+try_journal
 try_restarts
 try_watchdog controllerd
 try_watchdog workerd

@@ -69,6 +69,7 @@ Test(ctl_cli, a_noun_alone_lists_and_with_an_id_shows)
     check_verb("node zeus", "node", "show", 1);
     check_verb("device gpu001:3", "device", "show", 1);
     check_verb("events", "events", "list", 0);
+    check_verb("events gpu001", "events", "list", 1);
     check_verb("version", "version", "", 0);
     check_verb("diag", "diag", "dump", 0);
 }
@@ -92,7 +93,7 @@ Test(ctl_cli, unknown_words_are_told_with_the_nearest_one)
     check_wrong("node drian gpu001", "did you mean \"node drain\"?");
     check_wrong("node lst", "did you mean \"node list\"?");
     check_wrong("events lits", "did you mean \"events list\"?");
-    check_wrong("events zzz", "events has: list, follow");
+    check_wrong("token zzz", "token has: create, list, revoke");
     check_wrong("xyzzy", "--help lists them");
     check_wrong("node --otuput=json", "did you mean --output?");
     check_wrong("node --xyzzy", "--help lists them");

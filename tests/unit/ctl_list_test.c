@@ -148,6 +148,18 @@ Test(ctl_list, colour_marks_states_only)
     cr_assert_null(strstr(caught, "\033[31m"), "a peer's colour got through");
 }
 
+Test(ctl_list, a_sparse_column_without_values_is_left_out)
+{
+    dt_ctl_column_t sparse[sizeof columns / sizeof columns[0]];
+    dt_ctl_list_t of = list;
+    memcpy(sparse, columns, sizeof columns);
+    sparse[4].flags |= DT_CTL_COLUMN_SPARSE;
+    of.columns = sparse;
+    cr_assert_not_null(strstr(print(&of, NULL), "REASON"));
+    output.filter = "name!=gpu2";
+    cr_assert_null(strstr(print(&of, NULL), "REASON"), "%s", caught);
+}
+
 Test(ctl_list, like_items_share_a_line_of_a_table_only)
 {
     dt_ctl_list_t folding = list;
