@@ -36,17 +36,21 @@
  * an operator whose inputs lie elsewhere than its signature says; REDISTRIBUTE, LOAD, SAVE,
  * RECORD_*, REPLAY.
  *
- * Loss.  A node that is dead for lost_ns, a new life of it, or EngineLost: the tensors on the vdevs
+ * Loss.  A node that is away for lost_ns, a new life of it, or EngineLost: the tensors on the vdevs
  *   concerned are lost. They keep their ids, with the cause. Then, and for refused records alike:
  *     - an operator with such an input is not sent; its outputs take the cause, the storages that
- * it would have written are poisoned with it (FREE of those still goes to the node);
- *     - FREE of ids that no node has is taken out; FETCH is answered here with the cause;
+ * it would have written are poisoned with it; FETCH is answered here with the cause;
+ *     - FREE goes on as it came: a node ignores ids that it does not have, as it must in a session
+ *       of several nodes anyway;
  *     - operators sent and not executed when the engine went are counted as lost; their outputs are
  *       lost like all tensors there;
  *   and the vdevs are bound to another ready device of the same kind and backend, if there is one,
- *   at the next record. The client gets a Fault with what is lost and the new bindings. Random
- *   streams of such a vdev begin anew at their last SEED. Poison that arose in an engine is the
- *   engine's matter; this module only passes on its first cause.
+ *   from the next record on. On a node that has the session already this is a further *instance* of
+ *   it: a SessionOpen with another key and those bindings, with a link, frames and an engine of its
+ *   own, so that what goes on there is not disturbed. The client gets a Fault with what is lost and
+ *   the new bindings. Random streams of such a vdev begin anew at their last SEED. Without a device
+ *   the vdev stays lost: what is put there is poisoned at once. Poison that arose in an engine is
+ *   the engine's matter; this module only passes on its first cause.
  *
  * Flow.  The client may send credit_bytes of payload (cumulative): what all nodes have executed,
  * and client_window_bytes. Frames wait here, at most that much, until each node has executed them:
