@@ -60,7 +60,6 @@ typedef struct dt_shm_arena_stats {
     int64_t limit_bytes;
     int64_t dirty_bytes;  /* kept for use again */
     int64_t backed_bytes; /* pages that exist, by the kernel's word */
-    uint64_t allocations; /* ever */
 } dt_shm_arena_stats_t;
 
 /* The size of the memfd for a limit: room for the table and for what fragments. */
