@@ -1,19 +1,25 @@
 #!/bin/sh
 # usage: deps.sh
-# Installs the packages of mk/packages.txt that are missing, and nothing else. Calls no package manager when all are there.
+# Installs the packages of mk/packages.txt that are missing, and nothing else, then the Python environment build/venv
+# (not with WITH_TORCH=no). Calls no package manager when all are there.
 set -u
 here=$(dirname "$0")
+venv() {
+    [ "${WITH_TORCH:-auto}" = no ] || sh "$here/venv.sh" build/venv "$here/requirements.txt"
+}
 missing=
 if ! command -v dpkg-query >/dev/null; then
     echo "deps: this is no Debian: install what mk/packages.txt names yourself, then see make config"
-    exit 0
+    venv
+    exit
 fi
 for package in $(sed 's/#.*//' "$here/packages.txt" | awk 'NF { print $1 }'); do
     dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing="$missing $package"
 done
 if [ -z "$missing" ]; then
     echo "deps: all packages are installed"
-    exit 0
+    venv
+    exit
 fi
 echo "deps: installing$missing"
 run=
@@ -23,4 +29,5 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 # shellcheck disable=SC2086  # lists
 $run env DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null &&
-    $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing </dev/null
+    $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing </dev/null || exit
+venv

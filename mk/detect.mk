@@ -4,14 +4,15 @@ WITH_CUDA ?= auto
 WITH_NCCL ?= auto
 WITH_TORCH ?= auto
 CUDA_HOME ?= /usr/local/cuda
-TORCH_HOME ?= /usr
+# Where LibTorch is: the folder of the Python package that holds include/ and lib/.
+TORCH_DIR ?= $(abspath $(firstword $(wildcard build/venv/lib/python3*/site-packages/torch)))
 ifeq ($(origin CC),default)
 CC := gcc
 endif
 ifeq ($(origin CXX),default)
 CXX := g++
 endif
-export CC CXX WITH_CUDA WITH_NCCL WITH_TORCH CUDA_HOME TORCH_HOME
+export CC CXX WITH_CUDA WITH_NCCL WITH_TORCH CUDA_HOME TORCH_DIR
 
 $(BUILD)/config.mk: mk/detect.sh
 	@mkdir -p $(@D)

@@ -44,5 +44,5 @@ need CRYPTO 'libssl libcrypto'
 need CRITERION criterion
 probe CUDA c "$CC" cuda_runtime_api.h "-L$CUDA_HOME/lib64 -lcudart" "-isystem $CUDA_HOME/include"
 probe NCCL c "$CC" nccl.h "-L$CUDA_HOME/lib64 -lnccl" "-isystem $CUDA_HOME/include"
-probe TORCH cpp "$CXX -std=c++17" ATen/core/Tensor.h "-L$TORCH_HOME/lib -ltorch -ltorch_cpu -lc10" \
-    "-isystem $TORCH_HOME/include -isystem $TORCH_HOME/include/torch/csrc/api/include"
+probe TORCH cpp "$CXX -std=c++20" torch/headeronly/version.h "-L$TORCH_DIR/lib -Wl,-rpath,$TORCH_DIR/lib -ltorch_cpu -lc10" \
+    "-isystem $TORCH_DIR/include"
