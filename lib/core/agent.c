@@ -362,6 +362,7 @@ void dt_agent_tick(dt_agent_t *agent, int64_t now_ns, int64_t wall_ms)
         return;
     agent->now_ns = now_ns;
     agent->wall_ms = wall_ms;
+    agent->turns++;
     if (dt_lease_clock_turn(&agent->clock, now_ns) && is_online(agent)) {
         check_lease(agent);
         if (is_online(agent))
@@ -417,6 +418,7 @@ dt_status_t dt_agent_set_inventory(dt_agent_t *agent, const Dtorch__V1__Inventor
 void dt_agent_set_progress(dt_agent_t *agent, uint64_t progress)
 {
     agent->progress = progress;
+    agent->has_progress = true;
 }
 
 void dt_agent_set_addresses(dt_agent_t *agent, uint32_t address_count, bool redial, int64_t now_ns)

@@ -142,7 +142,8 @@ DT_MUST_USE dt_status_t dt_agent_set_inventory(dt_agent_t *agent,
 DT_MUST_USE dt_status_t dt_agent_engine_event(dt_agent_t *agent,
                                               const Dtorch__V1__EngineEvent *event, int64_t now_ns,
                                               dt_error_t *err);
-/* Counter of real work of this process; goes out with beats. */
+/* Counter of real work of this process; goes out with beats. Without it they carry the number of
+ * ticks. */
 void dt_agent_set_progress(dt_agent_t *agent, uint64_t progress);
 /* The configuration was loaded again: new addresses (by count), hash. Dials again only if the
  * address in use is no longer there: the caller says so. */

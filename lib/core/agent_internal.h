@@ -55,7 +55,9 @@ struct dt_agent {
     dt_lease_t lease;
     int64_t next_beat_ns;
     uint64_t beat_sequence;
-    uint64_t progress;
+    uint64_t progress; /* of the daemon's work, if it ever said so */
+    bool has_progress;
+    uint64_t turns; /* of the caller's loop that came to us; what beats tell otherwise */
 
     /* what is said again after a reconnect */
     uint8_t *inventory; /* packed WorkerUp, owned; NULL until set */

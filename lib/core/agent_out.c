@@ -71,7 +71,7 @@ void dt_agent_send_beat(dt_agent_t *agent)
     Dtorch__V1__Beat beat = DTORCH__V1__BEAT__INIT;
     Dtorch__V1__WorkerUp up = DTORCH__V1__WORKER_UP__INIT;
     beat.sequence = agent->beat_sequence + 1;
-    beat.progress = agent->progress;
+    beat.progress = agent->has_progress ? agent->progress : agent->turns;
     beat.late_ns = agent->clock.late_ns;
     up.kind_case = DTORCH__V1__WORKER_UP__KIND_BEAT;
     up.beat = &beat;

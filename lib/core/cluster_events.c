@@ -209,10 +209,11 @@ static void note_engine_sequence(dt_cluster_t *cluster, const Dtorch__V1__Event 
 {
     dt_node_t *node = dt_cluster_node_by_name(cluster, event->node);
     uint64_t sequence = field_u64(event, "engine_sequence");
-    if (!node || !sequence || field_u64(event, "incarnation") != node->incarnation)
+    if (!node || !sequence)
         return;
-    if (sequence > node->engine_sequence)
-        node->engine_sequence = node->engine_acked = sequence;
+    dt_life_t *life = dt_cluster_node_life(node, field_u64(event, "incarnation"));
+    if (sequence > life->engine_sequence)
+        life->engine_sequence = sequence;
 }
 
 dt_status_t dt_cluster_event_restore(dt_cluster_t *cluster, const Dtorch__V1__Event *event)

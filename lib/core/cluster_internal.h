@@ -17,6 +17,7 @@
 #define DT_CLUSTER_MS_NS      INT64_C(1000000)
 #define DT_CLUSTER_SECOND_NS  INT64_C(1000000000)
 #define DT_CLUSTER_PEERS_MAX  64u /* misbehaving or refused peers that are remembered */
+#define DT_CLUSTER_LIVES_MAX  4u
 #define DT_CLUSTER_ID_SIZE    16u
 #define DT_CLUSTER_REPLY_MAX  (16u * 1024u * 1024u) /* arena of an admin reply */
 #define DT_CLUSTER_TEXT_SIZE  513u                  /* an event's or a refusal's text */
@@ -43,6 +44,13 @@ typedef struct dt_known_device {
 } dt_known_device_t;
 
 struct dt_stream;
+
+/* What was taken from one incarnation of a node. Some are kept: a process that lost its identity to
+ * another for a while sends again what was not acknowledged. */
+typedef struct dt_life {
+    uint64_t incarnation;     /* 0: none */
+    uint64_t engine_sequence; /* of the newest engine event taken */
+} dt_life_t;
 
 typedef struct dt_label {
     char key[64];
@@ -90,9 +98,8 @@ typedef struct dt_node {
     uint32_t engines_busy;
 
     /* engine events */
-    uint64_t engine_sequence;         /* newest taken of this incarnation */
-    uint64_t engine_journal_sequence; /* the journal's for it */
-    uint64_t engine_acked;
+    dt_life_t lives[DT_CLUSTER_LIVES_MAX]; /* newest first; lives[0] is the current incarnation */
+    uint64_t engine_journal_sequence;      /* the journal's for the newest event taken */
     dt_list_t ack_link; /* in cluster.acks while something is to be acknowledged */
 
     /* record */
@@ -289,6 +296,8 @@ void dt_cluster_flush_dirty(dt_cluster_t *cluster);
 void dt_cluster_check_leases(dt_cluster_t *cluster);
 void dt_cluster_send_beats(dt_cluster_t *cluster);
 void dt_cluster_send_acks(dt_cluster_t *cluster);
+/* The life of an incarnation, moved to the front; a new one pushes the oldest out. */
+dt_life_t *dt_cluster_node_life(dt_node_t *node, uint64_t incarnation);
 bool dt_cluster_node_is_heard(const dt_node_t *node);
 const char *dt_cluster_health_text(Dtorch__V1__NodeHealth health);
 const char *dt_cluster_admin_text(Dtorch__V1__NodeIntent__Admin admin);

@@ -160,6 +160,19 @@ void dt_cluster_node_remove(dt_cluster_t *cluster, dt_node_t *node)
     dt_cluster_node_free(node);
 }
 
+dt_life_t *dt_cluster_node_life(dt_node_t *node, uint64_t incarnation)
+{
+    uint32_t at = 0;
+    while (at < DT_CLUSTER_LIVES_MAX - 1 && node->lives[at].incarnation != incarnation)
+        at++;
+    dt_life_t life = node->lives[at];
+    if (life.incarnation != incarnation)
+        life = (dt_life_t){.incarnation = incarnation};
+    memmove(node->lives + 1, node->lives, at * sizeof life);
+    node->lives[0] = life;
+    return &node->lives[0];
+}
+
 /* ---- records ---- */
 
 uint64_t dt_cluster_node_record(dt_cluster_t *cluster, dt_node_t *node, dt_journal_use_t use)
@@ -380,7 +393,7 @@ void dt_cluster_send_acks(dt_cluster_t *cluster)
             continue; /* it sends them again, and is answered then */
         Dtorch__V1__EngineAck ack = DTORCH__V1__ENGINE_ACK__INIT;
         Dtorch__V1__WorkerDown down = DTORCH__V1__WORKER_DOWN__INIT;
-        ack.sequence = node->engine_acked = node->engine_sequence;
+        ack.sequence = node->lives[0].engine_sequence;
         down.kind_case = DTORCH__V1__WORKER_DOWN__KIND_ENGINE_ACK;
         down.engine_ack = &ack;
         dt_cluster_send(cluster, node->stream->id, &down, false);

@@ -127,8 +127,6 @@ static dt_status_t restore_node(dt_cluster_t *cluster, const Dtorch__V1__NodeSta
     (void)dt_str_copy(node->reason_by, sizeof node->reason_by, state->reason_by);
     (void)dt_str_copy(node->rack, sizeof node->rack, state->rack);
     node->reason_wall_ms = state->reason_wall_ms;
-    if (node->incarnation != state->incarnation)
-        node->engine_sequence = node->engine_acked = 0;
     node->incarnation = state->incarnation;
     node->is_recorded = true;
     node->health = DTORCH__V1__NODE_HEALTH__NODE_UNKNOWN;

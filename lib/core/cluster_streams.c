@@ -280,12 +280,12 @@ static void take_over(dt_cluster_t *cluster, dt_node_t *node, const dt_stream_t 
 {
     const dt_hello_t *hello = &stream->hello;
     if (node->incarnation != hello->incarnation) {
-        node->engine_sequence = node->engine_acked = 0;
         free(DT_TAKE(node->inventory)); /* of another life */
         node->inventory_size = 0;
         node->engines_busy = 0;
     }
     node->incarnation = hello->incarnation;
+    (void)dt_cluster_node_life(node, hello->incarnation);
     node->session_count++;
     node->pid = hello->pid;
     node->is_stuck = false;
@@ -438,11 +438,11 @@ static void on_engine(dt_cluster_t *cluster, dt_node_t *node, const Dtorch__V1__
     Dtorch__V1__Severity severity;
     if (dt_list_is_empty(&node->ack_link))
         dt_list_push(&cluster->acks, &node->ack_link);
-    if (engine->sequence <= node->engine_sequence) {
+    if (engine->sequence <= node->lives[0].engine_sequence) {
         dt_cluster_send_acks(cluster); /* sent again: the acknowledgement was lost */
         return;
     }
-    node->engine_sequence = engine->sequence;
+    node->lives[0].engine_sequence = engine->sequence;
     name_engine_event(engine->kind, &name, &severity);
     dt_event_begin(&draft, severity, name, node);
     if (engine->device >= 0)

