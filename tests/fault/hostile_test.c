@@ -33,19 +33,17 @@ static dt_testcluster_t *start(void)
     return dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .use_tcp = true});
 }
 
+static bool is_undisturbed(const Dtorch__V1__Node *node, void *arg)
+{
+    (void)arg;
+    return node->health == DTORCH__V1__NODE_HEALTH__NODE_OK && node->session_count == 1;
+}
+
 /* The good worker was not disturbed, and the cluster ends cleanly. */
 static void stop(dt_testcluster_t *tc)
 {
-    Dtorch__V1__NodeList *nodes = dt_testcluster_nodes(tc);
-    cr_assert(nodes, "the controller does not answer\n%s", dt_testcluster_logs(tc));
-    for (size_t i = 0; i < nodes->n_nodes; i++) {
-        if (strcmp(nodes->nodes[i]->name, "w0") != 0)
-            continue; /* one that the test played */
-        cr_assert_eq(nodes->nodes[i]->health, DTORCH__V1__NODE_HEALTH__NODE_OK);
-        cr_assert_eq(nodes->nodes[i]->session_count, 1, "the good worker's stream broke\n%s",
-                     dt_testcluster_logs(tc));
-    }
-    dtorch__v1__node_list__free_unpacked(nodes, NULL);
+    cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, 1000),
+              "the good worker was disturbed\n%s", dt_testcluster_logs(tc));
     cr_assert_eq(dt_testcluster_stop(tc), 0);
 }
 

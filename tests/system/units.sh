@@ -132,7 +132,7 @@ try_workerd() {
     inside systemctl reload dtorch-workerd
     is 'it reloads and is the same process' "$? $(property workerd.service MainPID)" "0 $worker"
     engine=$(node engines 0 pid)
-    inside kill -KILL "${engine:-0}"
+    inside sh -c "kill -KILL ${engine:-0}"
     becomes 'a killed engine is replaced' yes engine_is_new "$engine"
     is 'and the worker did not notice more than that' "$(property workerd.service MainPID)" "$worker"
     is 'users and groups' "$(inside id -nG dtorch)" 'dtorch video render'
