@@ -47,6 +47,7 @@ enum {
     (5 * DT_CLOCK_SECOND_NS)              /* a peer that reads nothing for it goes                 \
                                            */
 #define DT_CONTROLLERD_SILENT_MAX     200 /* connections without a call that one host may hold */
+#define DT_CONTROLLERD_YOUNG_SECONDS  3   /* a connection may be without a call for so long */
 #define DT_CONTROLLERD_LISTENER_ADMIN 0   /* number of the admin socket; others count from 1 */
 
 typedef struct dt_controllerd dt_controllerd_t;
@@ -280,7 +281,9 @@ struct dt_controllerd {
     bool is_stopping;
     bool is_server_stopping;
     bool has_tls_listener;
-    int64_t expiry_told_ms; /* wall clock */
+    int64_t expiry_told_ms;                                 /* wall clock */
+    uint64_t accepted_before[DT_CONTROLLERD_YOUNG_SECONDS]; /* ring: connections accepted by then */
+    unsigned accepted_turn;
     int exit_code;
 };
 

@@ -16,6 +16,7 @@
 
 #define EVENT_SITES       64
 #define CROWDS            8
+#define YOUNG_SECONDS     DT_CONTROLLERD_YOUNG_SECONDS
 #define DAY_MS            (INT64_C(86400000))
 #define CERTIFICATE_SOON  (14 * DAY_MS)
 #define AUTHORITY_SOON    (60 * DAY_MS)
@@ -289,27 +290,28 @@ dt_status_t dt_controllerd_diagnose(dt_controllerd_t *app, int64_t now_ns,
 
 /* ---- once a second ---- */
 
-/* Hosts that hold connections and say nothing are named; lib/rpc closes the connections. */
+/* Hosts that hold connections and say nothing are named; lib/rpc closes the connections. A host
+ * whose connections are young only calls often: what was accepted in the last seconds is taken off.
+ */
 static void watch_crowds(dt_controllerd_t *app, int64_t now_ns)
 {
     dt_rpc_crowd_t crowds[CROWDS];
     dt_rpc_server_stats_t rpc;
+    uint64_t young, *oldest = &app->accepted_before[app->accepted_turn++ % YOUNG_SECONDS];
     size_t count;
     dt_rpc_server_stats(app->server, &rpc);
+    young = rpc.accepted - *oldest;
+    *oldest = rpc.accepted;
     if (rpc.connections <= DT_CONTROLLERD_SILENT_MAX && !app->tls.is_on)
         return;
     count = dt_rpc_server_crowds(app->server, crowds, CROWDS);
     for (size_t i = 0; i < count; i++) {
-        char what[96];
-        size_t streams;
-        if (crowds[i].connections <= DT_CONTROLLERD_SILENT_MAX)
+        size_t fine = DT_CONTROLLERD_SILENT_MAX + (size_t)young;
+        if (crowds[i].connections <= fine)
             break;
-        streams = dt_controllerd_worker_count_host(app, crowds[i].host);
-        if (crowds[i].connections <= streams + DT_CONTROLLERD_SILENT_MAX)
-            continue;
-        (void)snprintf(what, sizeof what, "holds %zu connections without a call",
-                       crowds[i].connections - streams);
-        dt_cluster_peer_misbehaved(app->cluster, crowds[i].host, what, now_ns);
+        if (crowds[i].connections > fine + dt_controllerd_worker_count_host(app, crowds[i].host))
+            dt_cluster_peer_misbehaved(app->cluster, crowds[i].host,
+                                       "holds many connections without a call", now_ns);
     }
 }
 
