@@ -46,12 +46,13 @@ void dt_controllerd_health_check(dt_controllerd_t *app, dt_rpc_call_t *call,
         dt_controllerd_reply(app, call, &response.base);
 }
 
-static void tell(struct watcher *w)
+/* Send the status if it changed; one that reads slowly gets only the last, unless this `is_end`. */
+static void tell(struct watcher *w, bool is_end)
 {
     Grpc__Health__V1__HealthCheckResponse response = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     uint8_t data[16];
     size_t size;
-    if (!w->has_asked || w->is_ending || dt_rpc_stream_queued(w->stream) > 0)
+    if (!w->has_asked || w->is_ending || (!is_end && dt_rpc_stream_queued(w->stream) > 0))
         return;
     response.status = serving(w->app, w->service);
     if (response.status == w->told)
@@ -101,14 +102,14 @@ static void watch_message(dt_rpc_stream_t *stream, const uint8_t *data, size_t s
     }
     (void)dt_str_copy(w->service, sizeof w->service, request->service);
     w->has_asked = true;
-    tell(w);
+    tell(w, false);
 }
 
 static void watch_drained(dt_rpc_stream_t *stream)
 {
     struct watcher *w = dt_rpc_stream_arg(stream);
     if (w)
-        tell(w); /* it may have changed meanwhile */
+        tell(w, false); /* it may have changed meanwhile */
 }
 
 static void watch_closed(dt_rpc_stream_t *stream, const dt_error_t *why)
@@ -132,15 +133,16 @@ const dt_rpc_stream_ops_t dt_controllerd_watch_ops = {
 void dt_controllerd_watch_tell(dt_controllerd_t *app)
 {
     for (dt_list_t *at = app->watchers.next; at != &app->watchers; at = at->next)
-        tell(DT_CONTAINER_OF(at, struct watcher, link));
+        tell(DT_CONTAINER_OF(at, struct watcher, link), false);
 }
 
 void dt_controllerd_watch_end(dt_controllerd_t *app)
 {
-    dt_controllerd_watch_tell(app);
     for (dt_list_t *at = app->watchers.next; at != &app->watchers; at = at->next) {
         struct watcher *w = DT_CONTAINER_OF(at, struct watcher, link);
+        tell(w, true);
         w->is_ending = true;
-        dt_rpc_stream_close(w->stream, DT_ERR_STOPPED, "the controller stops");
+        /* Status OK: another one can make the client drop the message before it. */
+        dt_rpc_stream_close(w->stream, DT_OK, "the controller stops");
     }
 }

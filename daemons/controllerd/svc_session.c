@@ -18,9 +18,9 @@ struct session {
     bool is_ending;
 };
 
-/* Send a Refusal and end the stream. */
-static void refuse(struct session *s, Dtorch__V1__Refusal__Code code, dt_status_t status,
-                   const char *text)
+/* Send a Refusal and end the stream; with status OK, since a client of gRPC may drop a message that
+ * it has not read when another status follows. */
+static void refuse(struct session *s, Dtorch__V1__Refusal__Code code, const char *text)
 {
     Dtorch__V1__Refusal refusal = DTORCH__V1__REFUSAL__INIT;
     Dtorch__V1__SessionDown down = DTORCH__V1__SESSION_DOWN__INIT;
@@ -35,7 +35,7 @@ static void refuse(struct session *s, Dtorch__V1__Refusal__Code code, dt_status_
     dt_arena_reset(&s->app->reply_arena);
     if (dt_wire_pack(&down.base, &s->app->reply_arena, &data, &size) == DT_OK)
         (void)!dt_rpc_stream_send(s->stream, data, size);
-    dt_rpc_stream_close(s->stream, status, text);
+    dt_rpc_stream_close(s->stream, DT_OK, text);
 }
 
 static void on_open(dt_rpc_stream_t *stream)
@@ -77,17 +77,16 @@ static void on_message(dt_rpc_stream_t *stream, const uint8_t *data, size_t size
         DT_OK) {
         dt_cluster_peer_misbehaved(app->cluster, dt_rpc_stream_peer(stream)->address, err.text,
                                    dt_loop_now_ns());
-        refuse(s, DTORCH__V1__REFUSAL__CODE__MALFORMED, DT_ERR_INVALID, err.text);
+        refuse(s, DTORCH__V1__REFUSAL__CODE__MALFORMED, err.text);
         dt_controllerd_pump(app);
         return;
     }
     if (up->kind_case != DTORCH__V1__SESSION_UP__KIND_HELLO)
-        refuse(s, DTORCH__V1__REFUSAL__CODE__MALFORMED, DT_ERR_INVALID,
-               "the first message must be a hello");
+        refuse(s, DTORCH__V1__REFUSAL__CODE__MALFORMED, "the first message must be a hello");
     else if (dt_wire_check_version(up->hello->version, "client", up->hello->build, &err) != DT_OK)
-        refuse(s, DTORCH__V1__REFUSAL__CODE__VERSION, DT_ERR_INVALID, err.text);
+        refuse(s, DTORCH__V1__REFUSAL__CODE__VERSION, err.text);
     else
-        refuse(s, DTORCH__V1__REFUSAL__CODE__UNSUPPORTED, DT_ERR_INVALID,
+        refuse(s, DTORCH__V1__REFUSAL__CODE__UNSUPPORTED,
                "this controller has no operator stream: the feature \"operator-stream\" is not in "
                "its build");
 }
@@ -118,7 +117,7 @@ void dt_controllerd_session_sweep(dt_controllerd_t *app, int64_t now_ns)
         if (s->is_ending || now_ns - s->opened_ns < timeout_ns)
             continue;
         (void)dt_str_copy(address, sizeof address, dt_rpc_stream_peer(s->stream)->address);
-        refuse(s, DTORCH__V1__REFUSAL__CODE__MALFORMED, DT_ERR_TIMEOUT, "no hello in time");
+        refuse(s, DTORCH__V1__REFUSAL__CODE__MALFORMED, "no hello in time");
         dt_cluster_peer_misbehaved(app->cluster, address, "opened a session and said no hello",
                                    now_ns);
     }
@@ -129,6 +128,6 @@ void dt_controllerd_session_end(dt_controllerd_t *app)
     for (dt_list_t *at = app->sessions.next; at != &app->sessions; at = at->next) {
         struct session *s = DT_CONTAINER_OF(at, struct session, link);
         if (!s->is_ending)
-            refuse(s, DTORCH__V1__REFUSAL__CODE__STOPPING, DT_ERR_STOPPED, "the controller stops");
+            refuse(s, DTORCH__V1__REFUSAL__CODE__STOPPING, "the controller stops");
     }
 }
