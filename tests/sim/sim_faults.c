@@ -156,13 +156,9 @@ void sim_end_faults(sim_t *sim)
     sim_kill_agent(sim, SIM_THIEF, false);
     sim->processes[1 + SIM_CLONE].stays_down = true;
     sim->processes[1 + SIM_THIEF].stays_down = true;
-    for (int i = 0; i <= sim->node_count; i++) {
-        sim_process_t *p = &sim->processes[i];
-        if (p->starved_until_ns > sim->now_ns)
-            p->starved_until_ns = sim->now_ns;
-        if (!p->is_up)
+    for (int i = 0; i <= sim->node_count; i++) /* who is starved now stays so to its end */
+        if (!sim->processes[i].is_up)
             restart_later(sim, i, SIM_SECOND);
-    }
     for (int i = 0; i < sim->node_count; i++) {
         sim->agents[i].devices = 0xf;
         if (sim->processes[1 + i].is_up)
