@@ -179,10 +179,40 @@ static void expect_patience(dt_testcluster_t *tc, const char *word)
     cr_assert_eq(code, 0);
 }
 
+Test(start, a_worker_waits_for_a_name_that_does_not_resolve)
+{
+    dt_testcluster_t *tc = idle();
+    dt_testcluster_set_conf(tc, 0, "Controller=nowhere.invalid:7700");
+    expect_patience(tc, "nowhere.invalid");
+    stop(tc);
+}
+
 Test(start, a_worker_waits_for_a_port_that_nobody_serves)
 {
     dt_testcluster_t *tc = idle();
     expect_patience(tc, "127.0.0.1");
+    stop(tc);
+}
+
+Test(start, a_controllers_name_that_resolves_elsewhere_is_found)
+{
+    dt_testcluster_t *tc;
+    char lines[64];
+    uint64_t before;
+    if (geteuid() != 0)
+        cr_skip_test("needs root: it gives the daemons their own /etc/hosts");
+    tc = idle();
+    /* 127.0.0.2 is this host too, and nobody listens there. */
+    dt_testcluster_set_hosts(tc, "127.0.0.2 controller.test\n127.0.0.1 localhost\n");
+    (void)snprintf(lines, sizeof lines, "Controller=controller.test:%d", dt_testcluster_port(tc));
+    dt_testcluster_set_conf(tc, 0, lines);
+    dt_testcluster_start_daemon(tc, -1);
+    dt_testcluster_start_daemon(tc, 0);
+    before = dt_testcluster_last_event(tc);
+    cr_assert(!dt_testcluster_wait_event(tc, "node-joined", 0, before, 1000, NULL));
+    dt_testcluster_set_hosts(tc, "127.0.0.1 controller.test localhost\n");
+    cr_assert(dt_testcluster_wait_health(tc, 0, DTORCH__V1__NODE_HEALTH__NODE_OK, 3000), "%s",
+              dt_testcluster_logs(tc));
     stop(tc);
 }
 
