@@ -98,6 +98,7 @@ typedef struct sim_conn {
 typedef struct sim_wish {
     bool is_pending;
     uint64_t ticket;
+    uint32_t asked; /* times */
     int change;
     int target; /* category: 0 enabled, 1 cordoned, 2 draining or drained */
     int acked;  /* category */

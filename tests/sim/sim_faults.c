@@ -188,6 +188,7 @@ static void ask(sim_t *sim, int node)
     request.request_id = request_id;
     wish->ticket = ++sim->next_ticket;
     wish->is_pending = true;
+    wish->asked++;
     dt_cluster_set_node(sim->cluster, wish->ticket, &request, "sim", sim_local_ns(sim, 0));
 }
 
@@ -211,6 +212,7 @@ void sim_people(sim_t *sim)
     if (sim->are_faults_over)
         return;
     size_t what = sim_random(sim, 4);
+    wish->asked = 0;
     wish->change = changes[what].change;
     wish->target = changes[what].target;
     (void)snprintf(wish->request_id, sizeof wish->request_id, "request-%" PRIu64,

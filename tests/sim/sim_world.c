@@ -276,7 +276,8 @@ static void answer(sim_t *sim, const dt_cluster_action_t *action)
                   action->text);
         if (action->status == DT_OK)
             wish->acked = wish->target;
-        wish->is_pending = false;
+        /* "Not now" to one that is sent again says nothing about the first time. */
+        wish->is_pending = action->status == DT_ERR_AGAIN && wish->asked > 1;
     }
 }
 
