@@ -157,17 +157,27 @@ void dt_controllerd_worker_sweep(dt_controllerd_t *app, int64_t now_ns)
     }
 }
 
+/* Whether a peer's address is of this host: "10.0.0.7", "::1", or "unix:uid=0". */
+static bool is_of_host(const char *address, const char *host)
+{
+    size_t length = strlen(host);
+    if (dt_str_has_prefix(host, "unix:"))
+        return dt_str_has_prefix(address, "unix:") &&
+               dt_str_has_suffix(address, host + strlen("unix:"));
+    if (*address == '[')
+        address++;
+    return strncmp(address, host, length) == 0 &&
+           (address[length] == ':' || address[length] == ']');
+}
+
 size_t dt_controllerd_worker_count_host(dt_controllerd_t *app, const char *host)
 {
-    size_t count = 0, length = strlen(host);
+    size_t count = 0;
     for (size_t i = 0; i < DT_CONTROLLERD_BUCKET_COUNT; i++) {
         dt_list_t *bucket = &app->worker_buckets[i];
         for (dt_list_t *at = bucket->next; at != bucket; at = at->next) {
             struct worker_stream *ws = DT_CONTAINER_OF(at, struct worker_stream, link);
-            const char *address = dt_rpc_stream_peer(ws->stream)->address;
-            if (*address == '[')
-                address++;
-            count += strncmp(address, host, length) == 0;
+            count += is_of_host(dt_rpc_stream_peer(ws->stream)->address, host);
         }
     }
     return count;
