@@ -52,9 +52,13 @@ static const char *nodes_text(dt_arena_t *pool, const Dtorch__V1__ClusterStatus 
 
 static const char *devices_text(dt_arena_t *pool, const Dtorch__V1__ClusterStatus *status)
 {
-    const struct part parts[] = {{status->devices_ok, "ok"},
-                                 {status->devices_failed, "failed"},
-                                 {status->devices_missing, "missing"}};
+    uint64_t known =
+        (uint64_t)status->devices_ok + status->devices_failed + status->devices_missing;
+    const struct part parts[] = {
+        {status->devices_ok, "ok"},
+        {status->devices_failed, "failed"},
+        {status->devices_missing, "missing"},
+        {status->devices_total > known ? status->devices_total - known : 0, "unknown"}};
     return parts_text(pool, parts, sizeof parts / sizeof parts[0]);
 }
 

@@ -5,13 +5,6 @@
 #include "nodes.h"
 #include "text.h"
 
-static int print_devices(dt_ctl_t *ctl, const dt_ctl_devices_t *devices)
-{
-    return dt_ctl_print_list(ctl, &dt_ctl_device_list_type,
-                             (const ProtobufCMessage *const *)(const void *)devices->items,
-                             devices->count, NULL);
-}
-
 int dt_ctl_device_list(dt_ctl_t *ctl)
 {
     dt_ctl_hosts_t hosts;
@@ -24,7 +17,7 @@ int dt_ctl_device_list(dt_ctl_t *ctl)
     if (code != DT_CTL_EXIT_OK)
         return code;
     dt_ctl_devices_t devices = dt_ctl_devices_of(ctl, &nodes);
-    code = print_devices(ctl, &devices);
+    code = dt_ctl_print_devices(ctl, &nodes, &devices);
     return code != DT_CTL_EXIT_OK ? code : dt_ctl_partial(&nodes);
 }
 
@@ -140,26 +133,27 @@ static void show_engines_of(dt_ctl_t *ctl, const Dtorch__V1__Node *node, int64_t
 }
 
 static void show_device(dt_ctl_t *ctl, const Dtorch__V1__NodeDevice *device,
-                        const dt_ctl_nodes_t *nodes)
+                        const Dtorch__V1__Node *node)
 {
     dt_arena_t *pool = &ctl->pool;
     const dt_ctl_screen_t *screen = &ctl->output.screen;
-    const char *state = dt_ctl_device_state(pool, device);
+    const char *state = dt_ctl_device_state(pool, node, device);
     const char *why = device->device ? dt_ctl_safe(pool, device->device->health_text) : "";
     dt_ctl_line(pool, screen, "device", DT_CTL_COLOUR_NONE, "%s", dt_ctl_safe(pool, device->id));
     if (device->is_missing)
         why = dt_ctl_print(pool, "since %s",
                            dt_ctl_time(pool, device->missing_since_wall_ms,
                                        ctl->output.style.now_wall_ms, ctl->output.style.is_utc));
+    if (strcmp(state, "unknown") == 0 && node)
+        why = dt_ctl_print(pool, "the node is %s", dt_ctl_node_state(pool, node));
     dt_ctl_line(pool, screen, "state", dt_ctl_state_colour(state), "%s%s%s", state,
                 *why ? ": " : "", why);
     if (!device->device)
         return;
     show_hardware(ctl, device->device);
     show_links(ctl, device->device);
-    for (size_t i = 0; i < nodes->count; i++)
-        if (strcmp(nodes->items[i]->name, device->node) == 0)
-            show_engines_of(ctl, nodes->items[i], device->device->index);
+    if (node)
+        show_engines_of(ctl, node, device->device->index);
 }
 
 int dt_ctl_device_show(dt_ctl_t *ctl)
@@ -181,10 +175,10 @@ int dt_ctl_device_show(dt_ctl_t *ctl)
     if (picked.count == 0)
         return DT_CTL_EXIT_NOT_FOUND;
     if (!dt_ctl_is_people(ctl) || ctl->output.fields)
-        code = print_devices(ctl, &picked);
+        code = dt_ctl_print_devices(ctl, &nodes, &picked);
     for (size_t i = 0; dt_ctl_is_people(ctl) && !ctl->output.fields && i < picked.count; i++) {
         fputs(i > 0 ? "\n" : "", ctl->output.screen.file);
-        show_device(ctl, picked.items[i], &nodes);
+        show_device(ctl, picked.items[i], dt_ctl_nodes_find(&nodes, picked.items[i]->node));
     }
     return code == DT_CTL_EXIT_OK && unknown > 0 ? DT_CTL_EXIT_PARTIAL : code;
 }
@@ -318,7 +312,7 @@ int dt_ctl_device_topology(dt_ctl_t *ctl)
         print_topologies(ctl, &nodes);
     } else {
         dt_ctl_devices_t devices = dt_ctl_devices_of(ctl, &nodes);
-        code = print_devices(ctl, &devices);
+        code = dt_ctl_print_devices(ctl, &nodes, &devices);
     }
     return code != DT_CTL_EXIT_OK ? code : dt_ctl_partial(&nodes);
 }

@@ -15,7 +15,7 @@ static const dt_ctl_column_t event_columns[] = {
     {"sequence", "SEQUENCE", "sequence", NULL, NULL, DT_CTL_COLUMN_WIDE, 8},
     {"time", "TIME", "wall_ms", NULL, NULL, 0, 8},
     {"severity", "SEVERITY", "severity", NULL, NULL, DT_CTL_COLUMN_STATE, 8},
-    {"node", "NODE", "node", NULL, NULL, DT_CTL_COLUMN_SHRINK, 8},
+    {"node", "NODE", "node", NULL, NULL, DT_CTL_COLUMN_WIDE, 8},
     {"device", "DEVICE", "device", NULL, NULL, DT_CTL_COLUMN_WIDE, 8},
     {"event", "EVENT", "name", NULL, NULL, DT_CTL_COLUMN_SHRINK, 16},
     {"text", "TEXT", "text", NULL, NULL, DT_CTL_COLUMN_SHRINK, 0},

@@ -181,9 +181,7 @@ static int show_node(dt_ctl_t *ctl, const Dtorch__V1__Node *node)
     dt_ctl_nodes_t one = {.items = &node, .count = 1};
     dt_ctl_devices_t devices = dt_ctl_devices_of(ctl, &one);
     fputc('\n', ctl->output.screen.file);
-    return dt_ctl_print_list(ctl, &dt_ctl_device_list_type,
-                             (const ProtobufCMessage *const *)(const void *)devices.items,
-                             devices.count, NULL);
+    return dt_ctl_print_devices(ctl, &one, &devices);
 }
 
 int dt_ctl_node_show(dt_ctl_t *ctl)
@@ -247,14 +245,6 @@ static bool is_changed(dt_ctl_t *ctl, const struct change *change, const Dtorch_
            strcmp(dt_ctl_raw(&ctl->pool, &was), dt_ctl_raw(&ctl->pool, &is)) != 0;
 }
 
-static const Dtorch__V1__Node *find_node(const dt_ctl_nodes_t *nodes, const char *name)
-{
-    for (size_t i = 0; i < nodes->count; i++)
-        if (strcmp(nodes->items[i]->name, name) == 0)
-            return nodes->items[i];
-    return NULL;
-}
-
 /* The nodes to tell of: those of the answer, but what is forgotten is in no answer. */
 static dt_ctl_nodes_t nodes_to_tell(dt_ctl_t *ctl, const struct change *change,
                                     const dt_ctl_nodes_t *before, const Dtorch__V1__NodeList *after)
@@ -274,7 +264,7 @@ static int tell_dry_run(dt_ctl_t *ctl, const struct change *change, const dt_ctl
 {
     size_t count = 0;
     for (size_t i = 0; i < nodes->count; i++) {
-        const Dtorch__V1__Node *was = find_node(before, nodes->items[i]->name);
+        const Dtorch__V1__Node *was = dt_ctl_nodes_find(before, nodes->items[i]->name);
         bool differs = !was || is_changed(ctl, change, was, nodes->items[i]);
         count += differs;
         if (!dt_ctl_is_people(ctl) || dt_ctl_has(ctl, DT_CTL_OPT_QUIET))

@@ -161,7 +161,7 @@ static dt_status_t sort_items(const dt_ctl_list_t *list, const dt_ctl_output_t *
         return DT_OK;
     struct sortable *sortables = dt_ctl_alloc(output->pool, count, sizeof *sortables);
     for (size_t i = 0; i < count; i++) {
-        dt_ctl_view_t view = {output->pool, &output->style, &items[i], 1};
+        dt_ctl_view_t view = {output->pool, &output->style, &items[i], 1, output->context};
         sortables[i] = (struct sortable){
             .item = items[i], .place = i, .orders = orders, .key_count = order_count};
         for (size_t key = 0; key < order_count; key++)
@@ -177,7 +177,7 @@ dt_status_t dt_ctl_list_passes(const dt_ctl_list_t *list, const ProtobufCMessage
                                const dt_ctl_filter_t *filter, const dt_ctl_output_t *output,
                                bool *ret_passes, dt_error_t *err)
 {
-    dt_ctl_view_t view = {output->pool, &output->style, &item, 1};
+    dt_ctl_view_t view = {output->pool, &output->style, &item, 1, output->context};
     *ret_passes = true;
     for (size_t i = 0; i < filter->count && *ret_passes; i++) {
         dt_ctl_column_t column;
@@ -255,7 +255,7 @@ static void print_csv(const struct chosen *chosen, const ProtobufCMessage *const
     }
     fputs(has_header ? "\r\n" : "", file);
     for (size_t row = 0; row < count; row++) {
-        dt_ctl_view_t view = {output->pool, &output->style, &items[row], 1};
+        dt_ctl_view_t view = {output->pool, &output->style, &items[row], 1, output->context};
         for (size_t i = 0; i < chosen->count; i++) {
             dt_ctl_value_t value = value_of(&chosen->columns[i], &view);
             fputs(i > 0 ? "," : "", file);
@@ -346,7 +346,7 @@ static void drop_empty(struct chosen *chosen, const ProtobufCMessage *const *ite
     for (size_t i = 0; i < chosen->count; i++) {
         bool has_value = !(chosen->columns[i].flags & DT_CTL_COLUMN_SPARSE);
         for (size_t row = 0; row < count && !has_value; row++) {
-            dt_ctl_view_t view = {output->pool, &output->style, &items[row], 1};
+            dt_ctl_view_t view = {output->pool, &output->style, &items[row], 1, output->context};
             has_value = value_of(&chosen->columns[i], &view).kind != DT_CTL_ABSENT;
         }
         if (has_value)
@@ -374,7 +374,7 @@ static void print_table(const dt_ctl_list_t *list, const struct chosen *chosen,
         while (may_fold && at + step < count &&
                list->folds(output->pool, items[at + step - 1], items[at + step]))
             step++;
-        dt_ctl_view_t view = {output->pool, &output->style, &items[at], step};
+        dt_ctl_view_t view = {output->pool, &output->style, &items[at], step, output->context};
         fill_row(chosen, &view, dt_ctl_grid_row(&grid));
     }
     screen.has_legend = screen.has_legend && (!output->is_stream || output->is_first);

@@ -23,7 +23,8 @@ typedef struct dt_ctl_view {
     dt_arena_t *pool;
     const dt_ctl_style_t *style;
     const ProtobufCMessage *const *items;
-    size_t count; /* 1 or more */
+    size_t count;        /* 1 or more */
+    const void *context; /* of the output */
 } dt_ctl_view_t;
 
 #define DT_CTL_COLUMN_WIDE   1u  /* in -o wide only */
@@ -61,12 +62,13 @@ typedef struct dt_ctl_output {
     dt_ctl_screen_t screen;
     dt_ctl_style_t style;
     dt_ctl_format_t format;
-    const char *fields; /* -p, or NULL */
-    const char *filter; /* or NULL */
-    const char *sort;   /* or NULL */
-    size_t limit;       /* 0: none */
-    bool is_stream;     /* more will follow: no envelope, no footer, headings only once */
-    bool is_first;      /* of a stream */
+    const char *fields;  /* -p, or NULL */
+    const char *filter;  /* or NULL */
+    const char *sort;    /* or NULL */
+    size_t limit;        /* 0: none */
+    bool is_stream;      /* more will follow: no envelope, no footer, headings only once */
+    bool is_first;       /* of a stream */
+    const void *context; /* for columns that are worked out; what it is the list's type says */
 } dt_ctl_output_t;
 
 /* Check that the fields which the user named exist. Call it before asking a controller.

@@ -96,6 +96,17 @@ dt_ctl_devices_t dt_ctl_devices_of(dt_ctl_t *ctl, const dt_ctl_nodes_t *nodes)
     return devices;
 }
 
+int dt_ctl_print_devices(dt_ctl_t *ctl, const dt_ctl_nodes_t *nodes,
+                         const dt_ctl_devices_t *devices)
+{
+    ctl->output.context = nodes;
+    int code = dt_ctl_print_list(ctl, &dt_ctl_device_list_type,
+                                 (const ProtobufCMessage *const *)(const void *)devices->items,
+                                 devices->count, NULL);
+    ctl->output.context = NULL;
+    return code;
+}
+
 /* ---- words ---- */
 
 const char *dt_ctl_node_state(dt_arena_t *pool, const Dtorch__V1__Node *node)
@@ -124,11 +135,27 @@ const char *dt_ctl_node_why(dt_arena_t *pool, const dt_ctl_style_t *style,
     return why;
 }
 
-const char *dt_ctl_device_state(dt_arena_t *pool, const Dtorch__V1__NodeDevice *device)
+/* Whether what the node said last can be taken for what is. */
+static bool is_heard(const Dtorch__V1__Node *node)
+{
+    return node->health == DTORCH__V1__NODE_HEALTH__NODE_OK ||
+           node->health == DTORCH__V1__NODE_HEALTH__NODE_DEGRADED;
+}
+
+const Dtorch__V1__Node *dt_ctl_nodes_find(const dt_ctl_nodes_t *nodes, const char *name)
+{
+    for (size_t i = 0; nodes && i < nodes->count; i++)
+        if (strcmp(nodes->items[i]->name, name) == 0)
+            return nodes->items[i];
+    return NULL;
+}
+
+const char *dt_ctl_device_state(dt_arena_t *pool, const Dtorch__V1__Node *node,
+                                const Dtorch__V1__NodeDevice *device)
 {
     if (device->is_missing)
         return "missing";
-    if (!device->device)
+    if (!device->device || (node && !is_heard(node)))
         return "unknown";
     return dt_ctl_enum_word(pool, &dtorch__v1__device__health__descriptor,
                             (int)device->device->health);
@@ -178,7 +205,7 @@ static dt_ctl_value_t node_why(const dt_ctl_view_t *view)
 
 /* Sums over the devices of all nodes of a line. */
 struct sums {
-    uint64_t devices, used_bytes, bytes, percent;
+    uint64_t devices, heard, used_bytes, bytes, percent; /* all but devices: of heard ones */
 };
 
 static struct sums sum_of(const dt_ctl_view_t *view)
@@ -190,6 +217,9 @@ static struct sums sum_of(const dt_ctl_view_t *view)
             if (device->is_missing || !device->device)
                 continue;
             sums.devices++;
+            if (!is_heard(node_of(view, i)))
+                continue;
+            sums.heard++;
             sums.used_bytes += device->device->memory_used_bytes;
             sums.bytes += device->device->memory_bytes;
             sums.percent += device->device->utilization_percent;
@@ -205,7 +235,7 @@ static dt_ctl_value_t node_devices(const dt_ctl_view_t *view)
 static dt_ctl_value_t node_memory_value(const dt_ctl_view_t *view)
 {
     struct sums sums = sum_of(view);
-    return sums.devices > 0 ? dt_ctl_uint(sums.used_bytes, DT_CTL_BYTES) : dt_ctl_absent();
+    return sums.heard > 0 ? dt_ctl_uint(sums.used_bytes, DT_CTL_BYTES) : dt_ctl_absent();
 }
 
 static const char *node_memory(const dt_ctl_view_t *view)
@@ -217,8 +247,8 @@ static const char *node_memory(const dt_ctl_view_t *view)
 static dt_ctl_value_t node_load(const dt_ctl_view_t *view)
 {
     struct sums sums = sum_of(view);
-    return sums.devices > 0 ? dt_ctl_uint(sums.percent / sums.devices, DT_CTL_PERCENT)
-                            : dt_ctl_absent();
+    return sums.heard > 0 ? dt_ctl_uint(sums.percent / sums.heard, DT_CTL_PERCENT)
+                          : dt_ctl_absent();
 }
 
 static dt_ctl_value_t node_beat(const dt_ctl_view_t *view)
@@ -281,9 +311,15 @@ static const Dtorch__V1__NodeDevice *device_of(const dt_ctl_view_t *view)
     return (const Dtorch__V1__NodeDevice *)(const void *)view->items[0];
 }
 
+/* The context of a list of devices is their nodes. */
+static const Dtorch__V1__Node *host_of(const dt_ctl_view_t *view)
+{
+    return dt_ctl_nodes_find(view->context, device_of(view)->node);
+}
+
 static dt_ctl_value_t device_state(const dt_ctl_view_t *view)
 {
-    return dt_ctl_text(dt_ctl_device_state(view->pool, device_of(view)));
+    return dt_ctl_text(dt_ctl_device_state(view->pool, host_of(view), device_of(view)));
 }
 
 static dt_ctl_value_t device_memory_value(const dt_ctl_view_t *view)
@@ -310,6 +346,10 @@ static dt_ctl_value_t device_temperature(const dt_ctl_view_t *view)
 static dt_ctl_value_t device_why(const dt_ctl_view_t *view)
 {
     const Dtorch__V1__NodeDevice *device = device_of(view);
+    const Dtorch__V1__Node *node = host_of(view);
+    if (node && !is_heard(node))
+        return dt_ctl_text(
+            dt_ctl_print(view->pool, "the node is %s", dt_ctl_node_state(view->pool, node)));
     if (device->is_missing)
         return dt_ctl_text(
             dt_ctl_print(view->pool, "missing since %s",

@@ -32,8 +32,14 @@ const char *dt_ctl_node_state(dt_arena_t *pool, const Dtorch__V1__Node *node);
 /* "fan 2 (ana, 13:40:09); no beat since 14:02:11", or "". */
 const char *dt_ctl_node_why(dt_arena_t *pool, const dt_ctl_style_t *style,
                             const Dtorch__V1__Node *node);
-/* "missing", "failed", "degraded", "ok", "unknown". */
-const char *dt_ctl_device_state(dt_arena_t *pool, const Dtorch__V1__NodeDevice *device);
+/* "missing", "failed", "degraded", "ok"; "unknown" while its node (NULL: any) is not heard. */
+const char *dt_ctl_device_state(dt_arena_t *pool, const Dtorch__V1__Node *node,
+                                const Dtorch__V1__NodeDevice *device);
+const Dtorch__V1__Node *dt_ctl_nodes_find(const dt_ctl_nodes_t *nodes, const char *name);
+
+/* Print a list of devices; `nodes` are theirs. Gives the exit code. */
+int dt_ctl_print_devices(dt_ctl_t *ctl, const dt_ctl_nodes_t *nodes,
+                         const dt_ctl_devices_t *devices);
 
 /* "3.1/3.8 TiB", or "3.8 TiB" where what is used is not known. */
 const char *dt_ctl_memory(dt_arena_t *pool, const dt_ctl_style_t *style, uint64_t used_bytes,

@@ -412,6 +412,8 @@ Test(ctl, a_node_that_is_lost_is_seen_in_every_place)
         {"node show w1", 0, "health    dead since ", ""},
         {"", 0, "1 dead", ""},
         {"cluster status", 0, "w1", ""},
+        {"device list w1 --filter=state=unknown -o name", 0, "w1:0\nw1:1\n", ""},
+        {"device show w1:0", 0, "state     unknown: the node is dead\n", ""},
         {"cluster check", 1, "DTORCH WARNING: ", ""},
         {"events w1 --filter=severity>=warning -o csv", 0, "node-dead", ""},
         {"node forget w1 --dry-run", 3, "would be forgotten", ""},
