@@ -82,7 +82,8 @@ static void begin_call(dt_rpc_reader_t *reader, bool is_bidi, const void *data, 
 }
 
 static dt_status_t open_call(const char *address, const dt_rpc_tls_t *tls, const char *method,
-                             gpr_timespec deadline, dt_rpc_reader_t **ret_reader, dt_error_t *err)
+                             int64_t timeout_ms, gpr_timespec deadline,
+                             dt_rpc_reader_t **ret_reader, dt_error_t *err)
 {
     dt_rpc_reader_t *reader = calloc(1, sizeof *reader);
     if (!reader)
@@ -92,7 +93,7 @@ static dt_status_t open_call(const char *address, const dt_rpc_tls_t *tls, const
         free(reader);
         return status;
     }
-    status = dt_rpc_channel(address, tls, 0, &reader->channel, err);
+    status = dt_rpc_channel(address, tls, 0, timeout_ms, &reader->channel, err);
     if (status != DT_OK) {
         free(reader);
         dt_rpc_library_fini();
@@ -168,7 +169,7 @@ dt_status_t dt_rpc_call_blocking(const char *address, const dt_rpc_tls_t *tls, c
     dt_rpc_reader_t *reader;
     gpr_timespec deadline = dt_rpc_deadline(timeout_ms);
     gpr_timespec never = gpr_inf_future(GPR_CLOCK_MONOTONIC); /* the call has the deadline itself */
-    DT_TRY(open_call(address, tls, method, deadline, &reader, err));
+    DT_TRY(open_call(address, tls, method, timeout_ms, deadline, &reader, err));
     begin_call(reader, false, data ? data : "", size);
     dt_status_t status = final_status(reader, never, err);
     if (status == DT_OK) {
@@ -187,7 +188,8 @@ dt_status_t dt_rpc_reader_open(const char *address, const dt_rpc_tls_t *tls, con
 {
     dt_rpc_reader_t *reader;
     dt_status_t status = DT_OK;
-    DT_TRY(open_call(address, tls, method, gpr_inf_future(GPR_CLOCK_MONOTONIC), &reader, err));
+    DT_TRY(open_call(address, tls, method, timeout_ms, gpr_inf_future(GPR_CLOCK_MONOTONIC), &reader,
+                     err));
     begin_call(reader, is_bidi, data, size);
     if (!wait_for(reader, TAG_BEGIN, dt_rpc_deadline(timeout_ms)))
         status = dt_fail(err, DT_ERR_TIMEOUT, "dt", 0, "%s did not answer in %lld ms", address,

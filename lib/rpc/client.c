@@ -13,6 +13,7 @@
 #define KEEPALIVE_MS      10000
 #define KEEPALIVE_WAIT_MS 5000
 #define OPEN_MS           5000
+#define CONNECT_MS_MAX    20000
 #define RESOLVE_MS        4000
 #define TARGET_SIZE       1024
 
@@ -41,13 +42,15 @@ static grpc_channel_credentials *create_credentials(const dt_rpc_tls_t *tls)
 }
 
 dt_status_t dt_rpc_channel(const char *address, const dt_rpc_tls_t *tls, size_t message_bytes_max,
-                           grpc_channel **ret_channel, dt_error_t *err)
+                           int64_t limit_ms, grpc_channel **ret_channel, dt_error_t *err)
 {
     dt_rpc_address_t parsed;
     char target[TARGET_SIZE];
     bool is_number = false;
     DT_TRY(dt_rpc_address_parse(address, &parsed, err));
     DT_TRY(dt_rpc_address_target(&parsed, NULL, target, sizeof target, &is_number, err));
+    /* A little more, so that our own deadline comes first: its text is the clearer one. */
+    int connect_ms = limit_ms < CONNECT_MS_MAX ? (int)limit_ms + 1000 : CONNECT_MS_MAX;
     int size_max = (int)(message_bytes_max ? message_bytes_max : DT_RPC_MESSAGE_MAX);
     grpc_arg args[] = {
         DT_RPC_INT_ARG(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, size_max),
@@ -58,8 +61,8 @@ dt_status_t dt_rpc_channel(const char *address, const dt_rpc_tls_t *tls, size_t 
         DT_RPC_INT_ARG(GRPC_ARG_DNS_ARES_QUERY_TIMEOUT_MS, RESOLVE_MS),
         DT_RPC_INT_ARG(GRPC_ARG_ENABLE_RETRIES, 0),
         DT_RPC_INT_ARG(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50),
-        DT_RPC_INT_ARG(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, OPEN_MS), /* also the connect's limit */
-        DT_RPC_INT_ARG(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, OPEN_MS),
+        DT_RPC_INT_ARG(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, connect_ms), /* the attempt's limit */
+        DT_RPC_INT_ARG(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, connect_ms),
         DT_RPC_INT_ARG(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), /* else equal dials share one */
         DT_RPC_INT_ARG(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         DT_RPC_INT_ARG(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
@@ -130,11 +133,12 @@ dt_status_t dt_rpc_dial(dt_rpc_t *rpc, const dt_rpc_dial_t *dial, dt_rpc_stream_
     dt_rpc_stream_t *stream = dt_rpc_stream_new(rpc, dial->ops, dial->arg);
     if (!stream)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a stream");
+    int64_t open_ms = dial->open_ms ? dial->open_ms : OPEN_MS;
     dt_status_t status =
         dt_timer_create(rpc->loop, on_open_timeout, stream, &stream->open_timer, err);
     if (status == DT_OK)
-        status = dt_rpc_channel(dial->address, dial->tls, dial->message_bytes_max, &stream->channel,
-                                err);
+        status = dt_rpc_channel(dial->address, dial->tls, dial->message_bytes_max, open_ms,
+                                &stream->channel, err);
     if (status != DT_OK) {
         dt_rpc_stream_discard(stream);
         return status;
@@ -148,8 +152,7 @@ dt_status_t dt_rpc_dial(dt_rpc_t *rpc, const dt_rpc_dial_t *dial, dt_rpc_stream_
         grpc_channel_create_call(stream->channel, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue, name,
                                  NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     grpc_slice_unref(name); /* the call has its own reference */
-    dt_timer_arm(stream->open_timer,
-                 dt_loop_now_ns() + (dial->open_ms ? dial->open_ms : OPEN_MS) * DT_RPC_NS_PER_MS);
+    dt_timer_arm(stream->open_timer, dt_loop_now_ns() + open_ms * DT_RPC_NS_PER_MS);
     begin_dial(stream);
     *ret_stream = stream;
     return DT_OK;
@@ -196,7 +199,7 @@ dt_status_t dt_rpc_unary(dt_rpc_t *rpc, const char *address, const dt_rpc_tls_t 
     struct unary *unary = calloc(1, sizeof *unary);
     if (!unary)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a request");
-    dt_status_t status = dt_rpc_channel(address, tls, 0, &channel, err);
+    dt_status_t status = dt_rpc_channel(address, tls, 0, timeout_ms, &channel, err);
     if (status != DT_OK) {
         free(unary);
         return status;

@@ -199,9 +199,10 @@ void dt_rpc_connections_free(dt_rpc_server_t *server);
 void dt_rpc_server_maybe_done(dt_rpc_server_t *server);
 
 /* ---- client.c ---- */
+/* `limit_ms`: the caller gives up by then; a connection attempt may take as long. */
 DT_MUST_USE dt_status_t dt_rpc_channel(const char *address, const dt_rpc_tls_t *tls,
-                                       size_t message_bytes_max, grpc_channel **ret_channel,
-                                       dt_error_t *err);
+                                       size_t message_bytes_max, int64_t limit_ms,
+                                       grpc_channel **ret_channel, dt_error_t *err);
 gpr_timespec dt_rpc_deadline(int64_t timeout_ms);
 
 #endif
