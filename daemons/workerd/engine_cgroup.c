@@ -88,7 +88,10 @@ dt_status_t dt_engine_cgroup_open(dt_engine_cgroup_t *ret_cgroup, dt_error_t *er
     if (!line_find("/proc/self/cgroup", "0::", own, sizeof own))
         return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0, "no unified cgroup hierarchy");
     own_group_cut(own);
-    (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s", own);
+    /* On a host with both hierarchies the unified one has no controllers, but groups all the same.
+     */
+    bool is_unified = stat("/sys/fs/cgroup/cgroup.procs", &info) == 0;
+    (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s%s", is_unified ? "" : "/unified", own);
     if (stat(path, &info))
         return dt_fail(err, DT_ERR_NOT_FOUND, "errno", errno, "%s: %s", path, strerror(errno));
     if (!is_delegated(path))

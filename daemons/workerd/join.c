@@ -389,10 +389,15 @@ static void ask_done(void *arg, const dt_error_t *why, const uint8_t *data, size
     } else {
         turn->status = reply_take(turn, data, size);
     }
-    if (turn->status == DT_OK)
-        turn->status = dt_tasks_run(turn->owner->options.tasks, store_work, store_done, turn, &err);
-    if (turn->status != DT_OK)
-        turn_failed(turn);
+    if (turn->status == DT_OK) {
+        dt_status_t status =
+            dt_tasks_run(turn->owner->options.tasks, store_work, store_done, turn, &err);
+        if (status == DT_OK)
+            return; /* the turn is the thread's now */
+        turn->status = status;
+        turn->err = err;
+    }
+    turn_failed(turn);
 }
 
 /* Step 2: the request. A renewal shows the certificate that it renews. */

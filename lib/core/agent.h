@@ -67,8 +67,9 @@ typedef enum dt_agent_action_kind {
     DT_AGENT_DO_SEND,     /* send `data` (a WorkerUp) on `stream` */
     DT_AGENT_DO_CLOSE,    /* end `stream` after what was sent; `text` says why. No answer is needed:
                              later inputs for that stream are ignored */
-    DT_AGENT_DO_SAVE,     /* write cluster_id and epoch to the state directory, with fsync, before
-                             the next action */
+    DT_AGENT_DO_SAVE,     /* write cluster_id and epoch to the state directory, with fsync. May be
+                             written behind the next actions: fsync must not hold beats up, and a
+                             crash in between costs the fence against this one epoch only */
     DT_AGENT_DO_INTENT,   /* the controller said what people want of this node */
     DT_AGENT_DO_LOG,      /* one log line: severity, text; state changes and refusals, once each */
     DT_AGENT_DO_STOPPED,  /* nothing more will come */

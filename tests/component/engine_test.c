@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -330,6 +331,78 @@ Test(engine, cannot_do_what_it_must_not)
     cr_assert_eq(run.code, 0, "%s%s", run.out, run.err);
     cr_assert_eq(refused, 14, "%s", run.out);
     dt_testrun_fini(&run);
+}
+
+/* ---- its cgroup ---- */
+
+#define GROUP_ROOT "/sys/fs/cgroup"
+
+static bool move_self(const char *group)
+{
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/cgroup.procs", group);
+    FILE *procs = fopen(path, "w");
+    bool is_moved = procs && fputs("0", procs) >= 0;
+    return procs && fclose(procs) == 0 && is_moved;
+}
+
+/* Make a delegated cgroup and go there, so that the daemons start in it. False: not allowed here.
+ */
+static bool enter_group(const char *root, char *group, size_t size)
+{
+    (void)snprintf(group, size, "%s/dtorch-test-%d", root, (int)getpid());
+    if (mkdir(group, 0755))
+        return false;
+    if (setxattr(group, "trusted.delegate", "1", 1, 0) || !move_self(group)) {
+        (void)rmdir(group);
+        return false;
+    }
+    return true;
+}
+
+static void leave_group(const char *root, const char *group)
+{
+    char agent[512];
+    (void)move_self(root);
+    (void)snprintf(agent, sizeof agent, "%s/agent", group);
+    (void)rmdir(agent);
+    cr_assert_eq(rmdir(group), 0, "a cgroup of an engine was left behind");
+}
+
+static bool is_in_group(pid_t pid, const char *wanted)
+{
+    char path[64];
+    char line[512];
+    bool is_there = false;
+    (void)snprintf(path, sizeof path, "/proc/%d/cgroup", (int)pid);
+    FILE *groups = fopen(path, "r");
+    while (groups && fgets(line, sizeof line, groups))
+        if (strncmp(line, "0::", 3) == 0)
+            is_there = strstr(line, wanted) != NULL;
+    if (groups)
+        (void)fclose(groups);
+    return is_there;
+}
+
+Test(engine, has_a_cgroup_of_its_own_where_that_is_delegated)
+{
+    char group[256];
+    bool is_unified = access(GROUP_ROOT "/cgroup.procs", F_OK) == 0;
+    const char *root = is_unified ? GROUP_ROOT : GROUP_ROOT "/unified";
+    if (!enter_group(root, group, sizeof group))
+        cr_skip_test("needs root and a cgroup that can be made");
+    dt_testcluster_t *tc = start("Engines=2\nEngineCgroup=yes");
+    struct engines before = {.warm = 2};
+    expect_engines(tc, &before);
+    cr_assert(is_in_group(dt_testcluster_pid(tc, 0), "/agent"));
+    cr_assert(is_in_group(before.pid[0], "/engine-1"));
+    cr_assert(is_in_group(before.pid[1], "/engine-2"));
+    cr_assert_eq(kill(before.pid[0], SIGKILL), 0);
+    struct engines after = {.warm = 2, .without = before.pid[0]};
+    expect_engines(tc, &after);
+    cr_assert(is_in_group(after.pid[1], "/engine-3"));
+    stop(tc);
+    leave_group(root, group);
 }
 
 /* ---- one identity ---- */
