@@ -19,6 +19,7 @@ dt_coretest_t *dt_coretest_new_stopped(void)
 {
     dt_coretest_t *test = calloc(1, sizeof *test);
     must(test != NULL, "no memory");
+    dt_arena_init(&test->arena, 8 * DT_WIRE_ARENA_MAX);
     test->now_ns = 1000 * 1000 * DT_CORETEST_MS;
     test->wall_ms = INT64_C(1790000000000);
     test->options = (dt_cluster_options_t){
@@ -88,6 +89,7 @@ void dt_coretest_free(dt_coretest_t *test)
     for (uint32_t i = 0; i < test->record_count; i++)
         free(test->records[i].data);
     dt_cluster_free(test->cluster);
+    dt_arena_fini(&test->arena);
     free(test);
 }
 
@@ -332,33 +334,31 @@ uint32_t dt_coretest_count_events(const dt_coretest_t *test, const char *name)
     return count;
 }
 
-Dtorch__V1__WorkerDown *dt_coretest_sent(const dt_coretest_t *test, uint64_t stream, int kind_case)
+const Dtorch__V1__WorkerDown *dt_coretest_sent(dt_coretest_t *test, uint64_t stream, int kind_case)
 {
+    ProtobufCAllocator allocator = {dt_arena_pb_alloc, dt_arena_pb_free, &test->arena};
     for (uint32_t i = 0; i < test->action_count; i++) {
         const dt_coretest_action_t *action = &test->actions[i];
         if (!is_about(action, DT_CLUSTER_DO_SEND, stream))
             continue;
-        Dtorch__V1__WorkerDown *down =
-            dtorch__v1__worker_down__unpack(NULL, action->size, action->data);
+        const Dtorch__V1__WorkerDown *down =
+            dtorch__v1__worker_down__unpack(&allocator, action->size, action->data);
         must(down != NULL, "an unreadable message was sent");
         if ((int)down->kind_case == kind_case)
             return down;
-        dtorch__v1__worker_down__free_unpacked(down, NULL);
     }
     return NULL;
 }
 
-bool dt_coretest_was_refused(const dt_coretest_t *test, uint64_t stream, int code,
-                             const char *words)
+bool dt_coretest_was_refused(dt_coretest_t *test, uint64_t stream, int code, const char *words)
 {
-    Dtorch__V1__WorkerDown *down =
+    const Dtorch__V1__WorkerDown *down =
         dt_coretest_sent(test, stream, DTORCH__V1__WORKER_DOWN__KIND_REFUSAL);
     if (!down)
         return false;
     bool is_refused = (int)down->refusal->code == code && strstr(down->refusal->text, words);
     if (!is_refused)
         (void)fprintf(stderr, "refused: %d %s\n", (int)down->refusal->code, down->refusal->text);
-    dtorch__v1__worker_down__free_unpacked(down, NULL);
     return is_refused && dt_coretest_find(test, DT_CLUSTER_DO_CLOSE, stream);
 }
 

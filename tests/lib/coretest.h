@@ -25,8 +25,9 @@ typedef struct dt_coretest {
     dt_cluster_t *cluster;
     dt_cluster_options_t options;
     int64_t now_ns, wall_ms;
-    bool is_holding; /* journal records wait for dt_coretest_sync() */
-    uint64_t issued; /* of this start */
+    dt_arena_t arena; /* of what dt_coretest_sent() gave */
+    bool is_holding;  /* journal records wait for dt_coretest_sync() */
+    uint64_t issued;  /* of this start */
     struct {
         uint8_t *data;
         size_t size;
@@ -74,11 +75,9 @@ const dt_coretest_action_t *dt_coretest_find(const dt_coretest_t *test,
 uint32_t dt_coretest_count(const dt_coretest_t *test, dt_cluster_action_kind_t kind,
                            uint64_t which);
 uint32_t dt_coretest_count_events(const dt_coretest_t *test, const char *name);
-/* Unpacked WorkerDown of a kind that was sent on a stream, or NULL. Give back with
- * dtorch__v1__worker_down__free_unpacked(…, NULL). */
-Dtorch__V1__WorkerDown *dt_coretest_sent(const dt_coretest_t *test, uint64_t stream, int kind_case);
-bool dt_coretest_was_refused(const dt_coretest_t *test, uint64_t stream, int code,
-                             const char *words);
+/* Unpacked WorkerDown of a kind that was sent on a stream, or NULL. Lives as long as the test. */
+const Dtorch__V1__WorkerDown *dt_coretest_sent(dt_coretest_t *test, uint64_t stream, int kind_case);
+bool dt_coretest_was_refused(dt_coretest_t *test, uint64_t stream, int code, const char *words);
 /* One node as a query shows it; lives in the arena. */
 Dtorch__V1__Node *dt_coretest_node(dt_coretest_t *test, dt_arena_t *arena, const char *name);
 int dt_coretest_health(dt_coretest_t *test, const char *name); /* -1: no such node */

@@ -40,9 +40,9 @@ Test(cluster_admin, is_drained_at_once_when_nothing_runs_there_and_the_worker_is
     cr_assert_eq(dt_coretest_admin(test, "n1"), ADMIN(DRAINED));
     cr_assert_eq(dt_coretest_count_events(test, "node-drain"), 1);
     cr_assert_eq(dt_coretest_count_events(test, "node-drained"), 1);
-    Dtorch__V1__WorkerDown *down = dt_coretest_sent(test, 1, DTORCH__V1__WORKER_DOWN__KIND_INTENT);
+    const Dtorch__V1__WorkerDown *down =
+        dt_coretest_sent(test, 1, DTORCH__V1__WORKER_DOWN__KIND_INTENT);
     cr_assert_eq(down->intent->admin, ADMIN(DRAINED));
-    dtorch__v1__worker_down__free_unpacked(down, NULL);
 }
 
 Test(cluster_admin, drains_until_the_last_engine_is_idle)

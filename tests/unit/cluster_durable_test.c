@@ -60,9 +60,8 @@ Test(cluster_durable, raises_its_epoch_at_each_start)
         dt_coretest_restart(test);
         dt_coretest_forget_actions(test);
         dt_coretest_join(test, epoch, 1, 11);
-        Dtorch__V1__WorkerDown *down = dt_coretest_sent(test, epoch, WELCOME);
+        const Dtorch__V1__WorkerDown *down = dt_coretest_sent(test, epoch, WELCOME);
         cr_assert_eq(down->welcome->epoch, epoch);
-        dtorch__v1__worker_down__free_unpacked(down, NULL);
     }
 }
 

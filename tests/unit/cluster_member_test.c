@@ -35,15 +35,13 @@ TestSuite(cluster_member, .init = setup, .fini = teardown, .timeout = 10);
 Test(cluster_member, welcomes_a_node_with_epoch_rules_and_intent)
 {
     dt_coretest_join(test, 1, 1, 11);
-    Dtorch__V1__WorkerDown *down = dt_coretest_sent(test, 1, WELCOME);
+    const Dtorch__V1__WorkerDown *down = dt_coretest_sent(test, 1, WELCOME);
     cr_assert(down != NULL);
     cr_assert_eq(down->welcome->epoch, 1);
     cr_assert_eq(down->welcome->heartbeat_ms, 250);
     cr_assert_eq(down->welcome->dead_beats, 8);
-    dtorch__v1__worker_down__free_unpacked(down, NULL);
     down = dt_coretest_sent(test, 1, DTORCH__V1__WORKER_DOWN__KIND_INTENT);
     cr_assert(down != NULL);
-    dtorch__v1__worker_down__free_unpacked(down, NULL);
     cr_assert_eq(dt_coretest_health(test, "n1"), HEALTH(OK));
     cr_assert_eq(dt_coretest_count_events(test, "node-joined"), 1);
 }
@@ -289,11 +287,10 @@ Test(cluster_member, acknowledges_engine_events_and_drops_those_that_come_again)
     dt_coretest_engine(test, 1, 1);
     dt_coretest_engine(test, 1, 1);
     cr_assert_eq(dt_coretest_count_events(test, "engine-crashed"), 1);
-    Dtorch__V1__WorkerDown *down =
+    const Dtorch__V1__WorkerDown *down =
         dt_coretest_sent(test, 1, DTORCH__V1__WORKER_DOWN__KIND_ENGINE_ACK);
     cr_assert(down != NULL);
     cr_assert_eq(down->engine_ack->sequence, 1);
-    dtorch__v1__worker_down__free_unpacked(down, NULL);
 }
 
 Test(cluster_member, changes_nothing_but_one_event_when_the_wall_clock_jumps)
