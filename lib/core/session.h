@@ -101,7 +101,7 @@
 #define DT_SESSION_CAUSES_MAX   4096u      /* different causes of lost and refused tensors */
 #define DT_SESSION_STATS_MAX    4096u      /* names of operators */
 #define DT_SESSION_SYNC_RATE    100000u    /* frames with SYNC in a second, more are a flood */
-#define DT_SESSION_BEATS_RATE   1000u      /* beats and the like in a second */
+#define DT_SESSION_BEATS_RATE   50000u     /* messages besides frames in a second */
 #define DT_SESSION_NUMBERS_STEP 64u        /* numbers reserved at once */
 
 typedef struct dt_sessions dt_sessions_t;

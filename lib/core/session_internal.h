@@ -30,10 +30,12 @@
 #define DT_SESSION_FAULT_IDS      10000u
 #define DT_SESSION_OP_RESULT      4096u
 #define DT_SESSION_TICKETS_MAX    64u
-#define DT_SESSION_LIST_NS        DT_SESSION_SECOND_NS       /* nodes have to answer ListTensors */
+#define DT_SESSION_LIST_NS        DT_SESSION_SECOND_NS        /* nodes have to answer ListTensors */
 #define DT_SESSION_UNSERVED_NS    (60 * DT_SESSION_SECOND_NS) /* a node has to dial its link */
-#define DT_SESSION_ARENA_MAX      (8u << 20)
-#define DT_SESSION_NO_CAUSE       0u
+#define DT_SESSION_ARENA_MAX      (32u << 20)
+
+/* Strings of messages that are packed at once and never written to. */
+#define DT_SESSION_TEXT(text) ((char *)(uintptr_t)(text))
 
 /* ---- tables of one session (session_table.c) ---- */
 
@@ -66,6 +68,7 @@ typedef struct dt_session_signature {
     uint32_t cause;       /* refused by name; 0: not */
     uint32_t write_count; /* inputs that it writes: the first ones of `links` */
     bool has_views;       /* behind them: for each output 1 + input that it is a view of, or 0 */
+    bool is_told;         /* the client knows that it is refused */
     char *name;
     uint8_t *body; /* as it came */
     uint32_t body_bytes;
@@ -91,6 +94,13 @@ typedef struct dt_session_future {
     uint8_t *result; /* packed SessionDown, kept until confirmed; NULL: not there yet */
 } dt_session_future_t;
 
+/* An upload that is not whole. */
+typedef struct dt_session_transfer {
+    uint64_t transfer;
+    uint64_t size;
+    uint32_t vdev; /* UINT32_MAX: it is over */
+} dt_session_transfer_t;
+
 /* A record's fate on its way to the nodes. */
 enum {
     DT_FATE_KEEP = 0,
@@ -102,7 +112,6 @@ enum {
 /* ---- frames on their way (session_frame.c, session_link.c) ---- */
 
 typedef struct dt_session_packet {
-    dt_list_t link; /* in session.packets or in link.prelude */
     uint32_t refs;
     uint32_t count;
     uint64_t first;   /* sequence */
@@ -127,21 +136,21 @@ typedef struct dt_session_stat {
 
 /* One instance of a session on a node. */
 typedef struct dt_session_link {
-    dt_list_t list; /* in session.links */
+    dt_list_t list;      /* in session.links */
     dt_list_t node_list; /* in place.links */
     struct dt_session *session;
     struct dt_session_place *place;
     uint64_t stream; /* 0: not connected */
     uint8_t key[DT_SESSION_KEY_BYTES];
     uint64_t join;     /* first sequence of the session that concerns it */
-    uint64_t sent;     /* last sequence sent on this stream */
-    uint64_t received; /* last that the node is known to have */
+    uint64_t sent;     /* last sequence sent */
     uint64_t executed; /* by all of its engines */
     uint64_t inflight_bytes;
-    dt_list_t prelude;   /* packets of its own, before `join` */
-    dt_list_t *cursor;   /* next packet to send: in prelude or session.packets, or a list's head */
-    dt_list_t *tail;     /* oldest packet sent and not executed, in session.packets or its head */
-    int64_t unserved_ns; /* since when it has no stream */
+    dt_session_packet_t **prelude; /* packets of its own, before `join`; NULL when executed */
+    uint32_t prelude_count;
+    /* Packets count from 0: those of the prelude, then the session's from join_index on. */
+    uint64_t join_index, next, done; /* next to send, first that is not executed */
+    int64_t unserved_ns;             /* since when it has no stream */
     dt_session_engine_t *engines;
     uint32_t engine_count;
     dt_session_stat_t *stats; /* by index of the session's names */
@@ -191,23 +200,26 @@ typedef struct dt_session {
 
     /* order and flow */
     uint64_t next_sequence;
-    uint64_t executed;     /* by all nodes */
-    uint64_t bytes;        /* payload accepted */
-    uint64_t bytes_done;   /* of them executed by all */
+    uint64_t executed;   /* by all nodes */
+    uint64_t bytes;      /* payload accepted */
+    uint64_t bytes_done; /* of them executed by all */
     uint64_t window_bytes;
     uint64_t node_window_bytes;
     uint32_t node_window_records;
     uint64_t results_bytes_max;
     uint64_t ack_sequence, ack_credit; /* as last sent */
     uint64_t bytes_acked;
-    int64_t ack_due_ns; /* 0: none is due */
-    dt_list_t ack_list; /* in sessions.acks */
-    dt_list_t packets;
-    dt_session_bucket_t syncs, beats;
+    int64_t ack_due_ns;          /* 0: none is due */
+    dt_list_t ack_list;          /* in sessions.acks */
+    dt_session_packet_t **queue; /* accepted, not executed by all: (queue_count) from queue_head */
+    uint32_t queue_head, queue_count, queue_cap;
+    uint64_t queue_first; /* index of the first since the session began */
+    dt_session_bucket_t syncs, beats, rebinds;
 
     /* tables */
-    dt_session_map_t tensors;   /* id -> storage */
-    dt_session_map_t transfers; /* uploads that are not whole: id -> vdev */
+    dt_session_map_t tensors;         /* id -> storage */
+    dt_session_transfer_t *transfers; /* uploads, from transfer_head, rising */
+    uint32_t transfer_head, transfer_count, transfer_cap;
     uint64_t next_tensor, last_future, last_transfer, last_query;
     uint32_t tensors_max;
     dt_session_storage_t *storages;
@@ -222,13 +234,14 @@ typedef struct dt_session {
     dt_session_future_t *futures; /* from future_head, rising */
     uint32_t future_head, future_count, future_cap;
     uint64_t futures_done;
-    uint64_t results_bytes; /* kept */
+    uint64_t results_bytes;             /* kept */
     Dtorch__V1__OperatorError **causes; /* each its own, packed apart */
     uint32_t cause_count;
 
     /* nodes */
     dt_session_vdev_t *vdevs;
     uint32_t vdev_count;
+    uint32_t unbound; /* vdevs without a device */
     dt_list_t links;
     dt_list_t queries;
     uint32_t query_count;
@@ -236,10 +249,9 @@ typedef struct dt_session {
 
     /* what people see */
     struct {
-        uint8_t *packed; /* OperatorError */
+        uint8_t *packed; /* SessionDown with a Poison */
         uint32_t size;
-        bool is_told; /* the client got it */
-        uint64_t sequence;
+        bool is_told;                /* the client got it */
     } errors[DT_SESSION_ERRORS_MAX]; /* ring */
     uint32_t error_head, error_count;
     uint64_t error_total;
@@ -268,10 +280,10 @@ typedef struct dt_session_stream {
     dt_session_stream_kind_t kind;
     int64_t opened_ns;
     char address[112];
-    dt_session_t *session;     /* after its hello */
-    dt_session_link_t *link;   /* LINK */
-    dt_lease_t lease;          /* CLIENT */
-    bool is_heard;             /* CLIENT: a message after the hello */
+    dt_session_t *session;   /* after its hello */
+    dt_session_link_t *link; /* LINK */
+    dt_lease_t lease;        /* CLIENT */
+    bool is_heard;           /* CLIENT: a message after the hello */
     uint64_t beat_sequence;
 } dt_session_stream_t;
 
@@ -296,8 +308,8 @@ typedef struct dt_session_ask {
     uint64_t job; /* 0: all */
     uint32_t limit;
     int64_t deadline_ns;
-    uint32_t waiting;   /* links */
-    uint64_t *streams;  /* (stream_count) that were asked; 0: answered */
+    uint32_t waiting;  /* links */
+    uint64_t *streams; /* (stream_count) that were asked; 0: answered */
     uint32_t stream_count;
     Dtorch__V1__TensorInfo **tensors; /* owned, each unpacked apart */
     uint32_t tensor_count, tensor_cap;
@@ -354,10 +366,10 @@ dt_session_queued_t *dt_sessions_action(dt_sessions_t *sessions, dt_session_acti
 void dt_sessions_push(dt_sessions_t *sessions, dt_session_queued_t *queued);
 /* Send a message; it is packed at once. */
 void dt_sessions_send(dt_sessions_t *sessions, uint64_t stream, const ProtobufCMessage *message);
-void dt_sessions_send_bytes(dt_sessions_t *sessions, uint64_t stream, const uint8_t *data,
-                            size_t size);
-void dt_sessions_send_packet(dt_sessions_t *sessions, uint64_t stream,
-                             dt_session_packet_t *packet);
+/* Send a copy, and give it; NULL without memory. */
+uint8_t *dt_sessions_send_bytes(dt_sessions_t *sessions, uint64_t stream, const uint8_t *data,
+                                size_t size);
+void dt_sessions_send_packet(dt_sessions_t *sessions, uint64_t stream, dt_session_packet_t *packet);
 void dt_sessions_node_send(dt_sessions_t *sessions, uint64_t stream,
                            const Dtorch__V1__WorkerDown *down);
 void dt_session_packet_unref(dt_session_packet_t *packet);
@@ -366,7 +378,6 @@ dt_session_t *dt_sessions_find(const dt_sessions_t *sessions, uint64_t id);
 /* Forget a stream and end it at the caller's. */
 void dt_session_stream_end(dt_sessions_t *sessions, dt_session_stream_t *stream, dt_status_t status,
                            const char *text);
-bool dt_session_bucket_take(dt_session_bucket_t *bucket, int64_t now_ns, uint32_t per_second);
 int64_t dt_sessions_wall_ms(const dt_sessions_t *sessions);
 
 /* session_client.c */
@@ -381,6 +392,9 @@ void dt_session_refuse(dt_sessions_t *sessions, dt_session_stream_t *stream,
 void dt_session_offend(dt_sessions_t *sessions, dt_session_stream_t *stream,
                        Dtorch__V1__Refusal__Code code, dt_status_t status, const char *kind,
                        const char *text);
+bool dt_session_token_fits(dt_sessions_t *sessions, const dt_session_t *session,
+                           const ProtobufCBinaryData *token);
+bool dt_session_bucket_take(dt_session_bucket_t *bucket, int64_t now_ns, uint32_t per_second);
 uint64_t dt_session_credit(const dt_session_t *session);
 /* An Ack is due, at once or soon. */
 void dt_session_ack(dt_sessions_t *sessions, dt_session_t *session, bool is_now);
@@ -396,7 +410,9 @@ void dt_session_send_down(dt_sessions_t *sessions, dt_session_t *session,
 void dt_session_frame(dt_sessions_t *sessions, dt_session_stream_t *stream, const uint8_t *bytes,
                       size_t size);
 /* Definitions of a session so far as packets that end before its next record. */
-dt_status_t dt_session_prelude(dt_sessions_t *sessions, dt_session_t *session, dt_list_t *packets);
+dt_status_t dt_session_prelude(dt_sessions_t *sessions, dt_session_link_t *link);
+dt_session_packet_t *dt_session_packet_new(const uint8_t *frame, size_t size, uint64_t first,
+                                           uint32_t count);
 
 /* session_table.c */
 dt_status_t dt_session_tables_init(dt_session_t *session, uint64_t factor);
@@ -416,8 +432,10 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record);
 int dt_session_layout_vdev(const dt_session_t *session, const dt_layout_t *layout,
                            uint32_t *ret_vdev, bool *ret_is_single);
 int dt_session_seed(dt_session_t *session, const dt_record_t *record);
-int dt_session_future_add(dt_session_t *session, uint64_t future, uint32_t vdev,
-                          uint64_t sequence);
+int dt_session_future_add(dt_session_t *session, uint64_t future, uint32_t vdev, uint64_t sequence);
+int dt_session_transfer_add(dt_session_t *session, uint64_t transfer, uint64_t size, uint32_t vdev);
+dt_session_transfer_t *dt_session_transfer_find(dt_session_t *session, uint64_t transfer);
+void dt_session_transfer_end(dt_session_t *session, dt_session_transfer_t *transfer);
 dt_session_future_t *dt_session_future_find(dt_session_t *session, uint64_t future);
 void dt_session_futures_done(dt_session_t *session, uint64_t future);
 /* Keep a copy of a cause. Returns its number; with too many the last one's. */
@@ -441,6 +459,8 @@ void dt_session_settle(dt_sessions_t *sessions, dt_session_t *session);
 /* Answer a fetch here. */
 void dt_session_answer(dt_sessions_t *sessions, dt_session_t *session, uint64_t future,
                        uint32_t cause);
+/* Answer the queries to vdevs that have no device. */
+void dt_session_answer_queries(dt_sessions_t *sessions, dt_session_t *session);
 void dt_session_note_error(dt_sessions_t *sessions, dt_session_t *session,
                            const Dtorch__V1__OperatorError *error);
 void dt_sessions_asks_turn(dt_sessions_t *sessions);
@@ -452,10 +472,11 @@ void dt_session_ask_free(dt_sessions_t *sessions, dt_session_ask_t *ask);
 /* Bind all vdevs of a new session. Errors: AGAIN (no such device is ready; text says what is). */
 dt_status_t dt_session_bind(dt_sessions_t *sessions, dt_session_t *session,
                             const Dtorch__V1__SessionHello *hello, dt_error_t *err);
+/* Take its vdevs off their devices. */
 void dt_session_unbind(dt_session_t *session);
 /* Lose these vdevs with this cause, bind them anew, tell the client. */
 void dt_session_lose(dt_sessions_t *sessions, dt_session_link_t *link, const uint32_t *vdevs,
-                     size_t count, Dtorch__V1__OperatorError *error);
+                     size_t count, const Dtorch__V1__OperatorError *error);
 void dt_sessions_places_turn(dt_sessions_t *sessions);
 /* Fill bindings in an arena. */
 Dtorch__V1__VdevBinding **dt_session_bindings(const dt_session_t *session,
@@ -468,6 +489,9 @@ void dt_session_bulk_received(dt_sessions_t *sessions, dt_session_stream_t *stre
 /* A chunk came from a node: `chunk` is the packed BulkChunk. */
 void dt_session_bulk_from_link(dt_sessions_t *sessions, dt_session_link_t *link,
                                const uint8_t *chunk, size_t size);
+/* The upload is over, for what was seen here. */
+void dt_session_bulk_fail(dt_sessions_t *sessions, dt_session_t *session, uint64_t transfer,
+                          const Dtorch__V1__OperatorError *error);
 /* If a message is one length-delimited field `number` and nothing else, give its bytes. */
 bool dt_session_only_field(const uint8_t *data, size_t size, uint32_t number,
                            const uint8_t **ret_bytes, size_t *ret_size);

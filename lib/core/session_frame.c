@@ -1,0 +1,708 @@
+/* Frames of a client: order, what each record does to the session, what nodes get of it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/session_internal.h"
+
+#define ENVELOPE_TAG 0x0a /* WorkerSessionDown.frame */
+
+/* ---- packets ---- */
+
+dt_session_packet_t *dt_session_packet_new(const uint8_t *frame, size_t size, uint64_t first,
+                                           uint32_t count)
+{
+    dt_session_packet_t *packet = malloc(sizeof *packet + DT_SESSION_ENVELOPE_BYTES + size);
+    uint8_t coded[DT_VARINT_BYTES_MAX];
+    uint32_t coded_bytes = (uint32_t)(dt_varint_put(coded, size) - coded);
+    if (!packet)
+        return NULL;
+    *packet = (dt_session_packet_t){.refs = 1, .first = first, .count = count};
+    packet->start = DT_SESSION_ENVELOPE_BYTES - 1 - coded_bytes;
+    packet->size = 1 + coded_bytes + (uint32_t)size;
+    packet->bytes[packet->start] = ENVELOPE_TAG;
+    memcpy(packet->bytes + packet->start + 1, coded, coded_bytes);
+    memcpy(packet->bytes + DT_SESSION_ENVELOPE_BYTES, frame, size);
+    return packet;
+}
+
+void dt_session_packet_unref(dt_session_packet_t *packet)
+{
+    if (packet && --packet->refs == 0)
+        free(packet);
+}
+
+static bool queue_room(dt_session_t *session)
+{
+    dt_session_packet_t **grown;
+    uint32_t cap;
+    if (session->queue_head + session->queue_count < session->queue_cap)
+        return true;
+    if (session->queue_head > session->queue_cap / 2) {
+        memmove(session->queue, session->queue + session->queue_head,
+                session->queue_count * sizeof(void *));
+        session->queue_head = 0;
+        return true;
+    }
+    cap = session->queue_cap ? 2 * session->queue_cap : 64;
+    grown = realloc(session->queue, cap * sizeof(void *));
+    if (!grown)
+        return false;
+    session->queue = grown;
+    session->queue_cap = cap;
+    return true;
+}
+
+/* Queue a frame for the nodes. */
+static bool enqueue(dt_session_t *session, const uint8_t *frame, size_t size, uint64_t first,
+                    uint32_t count)
+{
+    dt_session_packet_t *packet;
+    if (!queue_room(session))
+        return false;
+    packet = dt_session_packet_new(frame, size, first, count);
+    if (!packet)
+        return false;
+    session->queue[session->queue_head + session->queue_count++] = packet;
+    return true;
+}
+
+/* ---- what a record does ---- */
+
+struct apply {
+    dt_sessions_t *sessions;
+    dt_session_t *session;
+    const dt_record_t *record;
+    uint8_t fate;
+};
+
+/* Refuse a record by name. Returns the cause. */
+static uint32_t refuse(struct apply *a, const char *operator_name, const char *text)
+{
+    Dtorch__V1__OperatorError error = DTORCH__V1__OPERATOR_ERROR__INIT;
+    error.code = DT_ERR_INVALID;
+    error.kind = DT_SESSION_TEXT("NotImplementedError");
+    error.text = DT_SESSION_TEXT(text);
+    error.sequence = a->record->sequence;
+    error.operator_name = DT_SESSION_TEXT(operator_name);
+    dt_session_note_error(a->sessions, a->session, &error);
+    a->fate = DT_FATE_NOP;
+    return dt_session_cause(a->session, &error);
+}
+
+static uint32_t refuse_kind(struct apply *a)
+{
+    char text[128];
+    (void)snprintf(text, sizeof text, "records of kind %s are not served by this controller",
+                   dt_record_kind_name(a->record->kind));
+    return refuse(a, "", text);
+}
+
+static int check_outputs(const dt_session_t *session, const uint64_t *outputs, uint32_t count)
+{
+    uint64_t least = session->next_tensor;
+    for (uint32_t i = 0; i < count; i++) {
+        if (outputs[i] < least)
+            return outputs[i] == 0 ? DT_FRAME_E_ID : DT_FRAME_E_DUP;
+        least = outputs[i] + 1;
+        if (least == 0)
+            return DT_FRAME_E_LIMIT;
+    }
+    return session->tensors.count + count > session->tensors_max ? DT_FRAME_E_LIMIT : 0;
+}
+
+/* Name a storage; takes the reference. */
+static int put_tensor(dt_session_t *session, uint64_t id, uint32_t storage)
+{
+    if (storage == UINT32_MAX)
+        return DT_FRAME_E_NOMEM;
+    if (!dt_session_map_put(&session->tensors, id, storage)) {
+        dt_session_storage_unref(session, storage);
+        return DT_FRAME_E_NOMEM;
+    }
+    session->next_tensor = id + 1;
+    return 0;
+}
+
+/* A tensor of its own. A vdev that has no device any more poisons what is put there. */
+static int put_fresh(struct apply *a, uint64_t id, uint32_t vdev, uint32_t cause)
+{
+    dt_session_t *session = a->session;
+    if (!cause && !session->vdevs[vdev].link)
+        cause = session->vdevs[vdev].cause;
+    if (cause)
+        a->fate = DT_FATE_NOP;
+    return put_tensor(session, id,
+                      dt_session_storage_new(session, vdev, a->record->sequence, cause));
+}
+
+static dt_session_storage_t *storage_of(dt_session_t *session, uint64_t id)
+{
+    dt_session_entry_t *entry = dt_session_map_find(&session->tensors, id);
+    return entry ? &session->storages[entry->value] : NULL;
+}
+
+/* Whether all inputs live, and the first cause among them. */
+static int check_inputs(struct apply *a, const dt_session_signature_t *sig, uint32_t *cause)
+{
+    const dt_record_op_t *op = &a->record->op;
+    bool is_elsewhere = false;
+    for (uint32_t i = 0; i < op->input_count; i++) {
+        const dt_session_storage_t *storage = storage_of(a->session, op->inputs[i]);
+        if (!storage)
+            return DT_FRAME_E_ID;
+        if (storage->cause && (!*cause || storage->cause < *cause))
+            *cause = storage->cause;
+        is_elsewhere |= storage->vdev != sig->vdev;
+    }
+    if (is_elsewhere && !*cause)
+        *cause = UINT32_MAX; /* refused, once the outputs are known to be sound */
+    return 0;
+}
+
+static int put_op_outputs(struct apply *a, const dt_session_signature_t *sig, uint32_t cause)
+{
+    const dt_record_op_t *op = &a->record->op;
+    dt_session_t *session = a->session;
+    const uint32_t *views = sig->links + sig->write_count;
+    for (uint32_t i = 0; i < op->output_count; i++) {
+        int error;
+        if (sig->has_views && views[i] && !cause) {
+            dt_session_entry_t *entry =
+                dt_session_map_find(&session->tensors, op->inputs[views[i] - 1]);
+            session->storages[entry->value].refs++;
+            error = put_tensor(session, op->outputs[i], entry->value);
+        } else {
+            error = put_fresh(a, op->outputs[i], sig->vdev, cause);
+        }
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+/* The rare cases of an operator: refused by its signature, or for where its inputs lie. */
+static uint32_t settle_cause(struct apply *a, dt_session_signature_t *sig, uint32_t cause)
+{
+    a->fate = DT_FATE_NOP;
+    if (cause == UINT32_MAX)
+        return refuse(a, sig->name,
+                      "an input lies on another virtual device than the signature says");
+    if (sig->cause && !sig->is_told) {
+        sig->is_told = true;
+        dt_session_note_error(a->sessions, a->session, dt_session_cause_of(a->session, sig->cause));
+    }
+    return cause;
+}
+
+static int apply_op(struct apply *a)
+{
+    const dt_record_op_t *op = &a->record->op;
+    dt_session_t *session = a->session;
+    dt_session_signature_t *sig;
+    uint32_t cause;
+    int error;
+    if (op->signature >= session->signature_cap || !session->signatures[op->signature])
+        return DT_FRAME_E_SIG;
+    sig = session->signatures[op->signature];
+    if (op->input_count != sig->input_count || op->output_count != sig->output_count ||
+        op->scalar_count != sig->scalar_count)
+        return DT_FRAME_E_ARITY;
+    cause = sig->cause;
+    error = check_inputs(a, sig, &cause);
+    if (error)
+        return error;
+    error = check_outputs(session, op->outputs, op->output_count);
+    if (error)
+        return error;
+    if (cause)
+        cause = settle_cause(a, sig, cause);
+    for (uint32_t i = 0; i < sig->write_count; i++) {
+        dt_session_storage_t *storage = storage_of(session, op->inputs[sig->links[i]]);
+        storage->version = a->record->sequence;
+        if (cause && !storage->cause)
+            storage->cause = cause;
+    }
+    session->operators++;
+    return put_op_outputs(a, sig, cause);
+}
+
+static int apply_free(struct apply *a)
+{
+    dt_session_map_t *tensors = &a->session->tensors;
+    const uint64_t *ids = a->record->ids.ids;
+    uint32_t count = a->record->ids.count, good = 0;
+    for (; good < count; good++) {
+        dt_session_entry_t *entry = dt_session_map_find(tensors, ids[good]);
+        if (!entry || entry->extra)
+            break;
+        entry->extra = 1; /* named once in this record */
+    }
+    if (good < count) {
+        while (good > 0)
+            dt_session_map_find(tensors, ids[--good])->extra = 0;
+        return DT_FRAME_E_ID;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        dt_session_entry_t *entry = dt_session_map_find(tensors, ids[i]);
+        dt_session_storage_unref(a->session, entry->value);
+        dt_session_map_remove(tensors, entry);
+    }
+    return 0;
+}
+
+static int apply_fetch(struct apply *a)
+{
+    const dt_session_storage_t *storage = storage_of(a->session, a->record->move.tensor);
+    int error;
+    if (!storage)
+        return DT_FRAME_E_ID;
+    error = dt_session_future_add(a->session, a->record->move.number, storage->vdev,
+                                  a->record->sequence);
+    if (error || !storage->cause)
+        return error;
+    a->fate = DT_FATE_NOP;
+    dt_session_answer(a->sessions, a->session, a->record->move.number, storage->cause);
+    return 0;
+}
+
+static int apply_upload(struct apply *a)
+{
+    dt_session_t *session = a->session;
+    uint64_t transfer = a->record->move.number;
+    uint32_t vdev, cause = 0;
+    bool is_single;
+    int error = check_outputs(session, &a->record->move.output, 1);
+    if (!error)
+        error = dt_session_layout_vdev(session, &a->record->move.layout, &vdev, &is_single);
+    if (!error && transfer)
+        error = dt_session_transfer_add(session, transfer, a->record->move.size, vdev);
+    if (error)
+        return error;
+    if (!is_single)
+        cause = refuse(a, "",
+                       "distributed tensors are not served: an upload goes to one virtual device");
+    return put_fresh(a, a->record->move.output, vdev, cause);
+}
+
+/* Kinds that are coded and not served. */
+static int apply_refused(struct apply *a)
+{
+    const dt_record_t *record = a->record;
+    uint64_t output =
+        record->kind == DT_RECORD_REPLAY ? record->replay.output : record->move.output;
+    bool has_output = record->kind == DT_RECORD_REPLAY || record->kind == DT_RECORD_LOAD ||
+                      record->kind == DT_RECORD_REDISTRIBUTE;
+    int error = 0;
+    if ((record->kind == DT_RECORD_REDISTRIBUTE || record->kind == DT_RECORD_SAVE) &&
+        !dt_session_map_find(&a->session->tensors, record->move.tensor))
+        return DT_FRAME_E_ID;
+    if (has_output)
+        error = check_outputs(a->session, &output, 1);
+    if (error)
+        return error;
+    uint32_t cause = refuse_kind(a);
+    return has_output ? put_fresh(a, output, 0, cause) : 0;
+}
+
+static void apply_mark(struct apply *a)
+{
+    dt_session_t *session = a->session;
+    const dt_record_t *record = a->record;
+    size_t bytes;
+    switch (record->note.what) {
+    case DT_MARK_STEP:
+        session->steps++;
+        session->step = record->note.value;
+        session->step_ns = a->sessions->now_ns;
+        break;
+    case DT_MARK_RANGE_BEGIN:
+        if (session->range_depth < DT_SESSION_RANGES_MAX) {
+            char *range = session->ranges[session->range_depth];
+            char text[DT_RECORD_TEXT_MAX + 1];
+            bytes = record->note.text_bytes;
+            memcpy(text, record->note.text, bytes);
+            text[bytes] = '\0';
+            dt_wire_text_copy(range, sizeof session->ranges[0], text);
+        }
+        session->range_depth += session->range_depth < UINT32_MAX;
+        break;
+    case DT_MARK_RANGE_END:
+        session->range_depth -= session->range_depth > 0;
+        break;
+    default:
+        break;
+    }
+}
+
+static void apply_option(struct apply *a)
+{
+    const dt_record_t *record = a->record;
+    uint32_t id = 0;
+    if (record->note.what != DT_OPTION_DROP_SIGNATURE || record->note.text_bytes == 0 ||
+        record->note.text_bytes > 7)
+        return;
+    for (uint32_t i = 0; i < record->note.text_bytes; i++) {
+        if (record->note.text[i] < '0' || record->note.text[i] > '9')
+            return;
+        id = id * 10 + (uint32_t)(record->note.text[i] - '0');
+    }
+    dt_session_drop_signature(a->session, id);
+}
+
+static int apply_signature(struct apply *a)
+{
+    int error = dt_session_define_signature(a->sessions, a->session, a->record);
+    if (error)
+        return error;
+    a->fate = a->session->signatures[a->record->definition.id]->cause ? DT_FATE_NOP : DT_FATE_PLAN;
+    return 0;
+}
+
+/* Accept one record. Returns a dt_frame_error_t, and then it changed nothing. */
+static int apply(struct apply *a)
+{
+    switch (a->record->kind) {
+    case DT_RECORD_OP:
+    case DT_RECORD_OP_LONG:
+        return apply_op(a);
+    case DT_RECORD_FREE:
+        return apply_free(a);
+    case DT_RECORD_FETCH:
+        return apply_fetch(a);
+    case DT_RECORD_UPLOAD:
+        return apply_upload(a);
+    case DT_RECORD_DEF_SIG:
+        return apply_signature(a);
+    case DT_RECORD_DEF_MESH:
+        return dt_session_define_mesh(a->session, a->record);
+    case DT_RECORD_SEED:
+        return dt_session_seed(a->session, a->record);
+    case DT_RECORD_MARK:
+        apply_mark(a);
+        return 0;
+    case DT_RECORD_SET_OPTION:
+        apply_option(a);
+        return 0;
+    case DT_RECORD_REDISTRIBUTE:
+    case DT_RECORD_LOAD:
+    case DT_RECORD_SAVE:
+    case DT_RECORD_BEGIN:
+    case DT_RECORD_END:
+    case DT_RECORD_REPLAY:
+        return apply_refused(a);
+    case DT_RECORD_COPY_OUT:
+    case DT_RECORD_COPY_IN:
+    case DT_RECORD_BIND:
+    case DT_RECORD_DEF_PLAN:
+        return DT_FRAME_E_KIND;
+    default:
+        return 0; /* optional kinds that this build does not know */
+    }
+}
+
+/* ---- what nodes get ---- */
+
+/* Put a record whose bytes stand in a frame. */
+static bool put_raw(dt_frame_writer_t *writer, const uint8_t *bytes, size_t size)
+{
+    if (size > writer->cap - writer->len)
+        return false;
+    memcpy(writer->bytes + writer->len, bytes, size);
+    writer->len += size;
+    writer->count++;
+    return true;
+}
+
+/* DEF_SIG `id body` as DEF_PLAN `id body 0`: a plan of no steps. */
+static bool put_plan(dt_frame_writer_t *writer, uint32_t id, const uint8_t *body, uint32_t bytes)
+{
+    uint8_t head[2 + 2 * DT_VARINT_BYTES_MAX], number[DT_VARINT_BYTES_MAX];
+    size_t number_bytes = (size_t)(dt_varint_put(number, id) - number), head_bytes;
+    uint8_t *at = head;
+    *at++ = DT_RECORD_DEF_PLAN;
+    at = dt_varint_put(at, number_bytes + bytes + 1);
+    memcpy(at, number, number_bytes);
+    head_bytes = (size_t)(at - head) + number_bytes;
+    if (head_bytes + bytes + 1 > writer->cap - writer->len)
+        return false;
+    memcpy(writer->bytes + writer->len, head, head_bytes);
+    memcpy(writer->bytes + writer->len + head_bytes, body, bytes);
+    writer->len += head_bytes + bytes;
+    writer->bytes[writer->len++] = 0;
+    writer->count++;
+    return true;
+}
+
+static bool put_nop(dt_frame_writer_t *writer)
+{
+    static const uint8_t nop[] = {DT_RECORD_NOP, 0};
+    return put_raw(writer, nop, sizeof nop);
+}
+
+static bool put_record(dt_frame_writer_t *writer, const dt_record_t *record, unsigned fate,
+                       const uint8_t *raw, size_t raw_bytes)
+{
+    if (fate == DT_FATE_NOP)
+        return put_nop(writer);
+    if (fate == DT_FATE_PLAN)
+        return put_plan(writer, record->definition.id, record->definition.body,
+                        record->definition.body_bytes);
+    if (record->kind >= DT_RECORD_OPTIONAL)
+        return put_raw(writer, raw, raw_bytes);
+    return dt_record_put(writer, record);
+}
+
+struct rewrite {
+    dt_session_t *session;
+    dt_frame_writer_t writer;
+    unsigned flags;
+    uint32_t epoch;
+};
+
+static bool flush(struct rewrite *w)
+{
+    uint64_t first = w->writer.first_sequence;
+    uint32_t count = w->writer.count;
+    size_t size = dt_frame_end(&w->writer, w->flags);
+    if (size && !enqueue(w->session, w->writer.bytes, size, first, count))
+        return false;
+    dt_frame_begin(&w->writer, w->writer.bytes, w->writer.cap, first + count, w->epoch);
+    return true;
+}
+
+/* One that does not fit a frame even alone, since its ids are far from 0, cannot go on. */
+static bool add(struct rewrite *w, const dt_record_t *record, unsigned fate, const uint8_t *raw,
+                size_t raw_bytes)
+{
+    for (int attempt = 0; attempt < 2; attempt++) {
+        dt_frame_writer_t before = w->writer;
+        if (put_record(&w->writer, record, fate, raw, raw_bytes) &&
+            w->writer.len <= DT_FRAME_BYTES_MAX)
+            return true;
+        w->writer = before;
+        if (before.count == 0)
+            return false;
+        if (!flush(w))
+            return false;
+    }
+    return false;
+}
+
+/* Write the first `count` records of a frame anew by their fates. */
+static bool rewrite(dt_sessions_t *sessions, dt_session_t *session, const uint8_t *bytes,
+                    size_t size, uint32_t count)
+{
+    dt_frame_reader_t *reader = &sessions->reader;
+    struct rewrite w = {.session = session};
+    bool is_end;
+    if (dt_frame_open(reader, bytes, size) != 0)
+        return false;
+    w.flags = reader->header.flags;
+    w.epoch = reader->header.epoch;
+    dt_frame_begin(&w.writer, sessions->scratch, DT_SESSION_SCRATCH_BYTES,
+                   reader->header.first_sequence, w.epoch);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *raw = reader->cursor.at;
+        if (dt_record_next(reader, &sessions->record, &is_end) != 0)
+            return false;
+        if (sessions->fates[i] == DT_FATE_CUT) {
+            w.writer.first_sequence++;
+            continue;
+        }
+        if (!add(&w, &sessions->record, sessions->fates[i], raw, (size_t)(reader->cursor.at - raw)))
+            return false;
+    }
+    sessions->counts.rewritten++;
+    return flush(&w);
+}
+
+/* ---- frames ---- */
+
+static void malformed(dt_sessions_t *sessions, dt_session_stream_t *stream, int number,
+                      uint64_t sequence, const char *what)
+{
+    dt_error_t err;
+    (void)dt_frame_fail(&err, number, sequence, what);
+    sessions->counts.malformed++;
+    dt_session_offend(sessions, stream, DTORCH__V1__REFUSAL__CODE__MALFORMED, err.code,
+                      dt_frame_error_name(number), err.text);
+}
+
+/* Accept records until one is malformed. Returns its error, and how many were read before it. */
+static int apply_all(dt_sessions_t *sessions, dt_session_t *session, uint32_t *ret_count,
+                     bool *ret_is_plain)
+{
+    struct apply a = {.sessions = sessions, .session = session, .record = &sessions->record};
+    bool is_plain = true, is_end = false;
+    uint32_t count = 0;
+    int error;
+    for (;; count++) {
+        error = dt_record_next(&sessions->reader, &sessions->record, &is_end);
+        if (error || is_end)
+            break;
+        a.fate = DT_FATE_KEEP;
+        if (sessions->record.sequence < session->next_sequence) {
+            a.fate = DT_FATE_CUT;
+        } else {
+            error = apply(&a);
+            if (error)
+                break;
+            session->next_sequence++;
+        }
+        sessions->fates[count] = a.fate;
+        is_plain &= a.fate == DT_FATE_KEEP;
+    }
+    *ret_count = count;
+    *ret_is_plain = is_plain && !error;
+    return error;
+}
+
+/* Order, epoch, credit. False: the stream was ended, or there is nothing to do. */
+static bool admit(dt_sessions_t *sessions, dt_session_stream_t *stream)
+{
+    const dt_frame_header_t *header = &sessions->reader.header;
+    dt_session_t *session = stream->session;
+    bool is_sync = header->flags & DT_FRAME_SYNC;
+    if (header->epoch != (uint32_t)sessions->epoch) {
+        malformed(sessions, stream, DT_FRAME_E_EPOCH, header->first_sequence, NULL);
+        return false;
+    }
+    if (header->first_sequence > session->next_sequence) {
+        malformed(sessions, stream, DT_FRAME_E_SEQ, session->next_sequence, "expected next");
+        return false;
+    }
+    if (is_sync &&
+        !dt_session_bucket_take(&session->syncs, sessions->now_ns, DT_SESSION_SYNC_RATE)) {
+        dt_session_offend(sessions, stream, DTORCH__V1__REFUSAL__CODE__LIMIT, DT_ERR_LIMIT,
+                          "sync-flood", "too many frames with SYNC in a second");
+        return false;
+    }
+    if (header->first_sequence + header->count <= session->next_sequence) {
+        sessions->counts.frames_dropped++;
+        dt_session_ack(sessions, session, true);
+        return false;
+    }
+    if (session->bytes + header->payload_bytes > session->ack_credit) {
+        dt_session_offend(sessions, stream, DTORCH__V1__REFUSAL__CODE__LIMIT, DT_ERR_LIMIT,
+                          "no-credit", "a frame was sent without credit for it");
+        return false;
+    }
+    return true;
+}
+
+/* Give the client's bytes to the packet that is executed last; a frame may have given none. */
+static void charge(dt_session_t *session, uint32_t before, uint32_t payload)
+{
+    session->bytes += payload;
+    if (session->queue_count > before)
+        session->queue[session->queue_head + session->queue_count - 1]->payload += payload;
+    else
+        session->bytes_done += payload;
+}
+
+void dt_session_frame(dt_sessions_t *sessions, dt_session_stream_t *stream, const uint8_t *bytes,
+                      size_t size)
+{
+    dt_session_t *session = stream->session;
+    uint64_t first = session->next_sequence;
+    uint32_t count, queued = session->queue_count;
+    bool is_plain, is_queued;
+    int error = dt_frame_open(&sessions->reader, bytes, size);
+    if (error) {
+        malformed(sessions, stream, error, session->next_sequence, "frame");
+        return;
+    }
+    const dt_frame_header_t header = sessions->reader.header;
+    if (!admit(sessions, stream))
+        return;
+    error = apply_all(sessions, session, &count, &is_plain);
+    is_queued = is_plain ? enqueue(session, bytes, size, header.first_sequence, header.count)
+                         : rewrite(sessions, session, bytes, size, count);
+    charge(session, queued, header.payload_bytes);
+    session->frames++;
+    sessions->counts.frames++;
+    sessions->counts.records += session->next_sequence - first;
+    sessions->counts.bytes += header.payload_bytes;
+    if (!is_queued) {
+        /* Accepted and not to be had for the nodes: the session cannot go on. */
+        dt_session_finish(sessions, session, "the controller has no memory for its frames");
+        return;
+    }
+    if (error)
+        malformed(sessions, stream, error, session->next_sequence, NULL);
+    else
+        dt_session_ack(sessions, session, header.flags & DT_FRAME_SYNC);
+    dt_session_pump(sessions, session);
+    if (dt_list_is_empty(&session->links))
+        dt_session_settle(sessions, session);
+}
+
+/* ---- definitions for a node that joins ---- */
+
+static bool prelude_put(dt_session_link_t *link, struct rewrite *w)
+{
+    uint32_t count = w->writer.count;
+    uint64_t first = w->writer.first_sequence;
+    size_t size = dt_frame_end(&w->writer, 0);
+    dt_session_packet_t **grown;
+    if (!size)
+        return true;
+    grown = realloc(link->prelude, (link->prelude_count + 1) * sizeof(void *));
+    if (!grown)
+        return false;
+    link->prelude = grown;
+    grown[link->prelude_count] = dt_session_packet_new(w->writer.bytes, size, first, count);
+    if (!grown[link->prelude_count])
+        return false;
+    link->prelude_count++;
+    dt_frame_begin(&w->writer, w->writer.bytes, w->writer.cap, first + count, w->epoch);
+    return true;
+}
+
+static uint32_t count_definitions(const dt_session_t *session)
+{
+    uint32_t count = session->seed_count;
+    for (uint32_t i = 0; i < session->signature_cap; i++)
+        count += session->signatures[i] && !session->signatures[i]->cause;
+    for (uint32_t i = 0; i < session->mesh_cap; i++)
+        count += session->meshes[i].body != NULL;
+    return count;
+}
+
+static bool prelude_begin(dt_session_link_t *link, struct rewrite *w, size_t size)
+{
+    return w->writer.len + size + 2 * DT_VARINT_BYTES_MAX <= DT_FRAME_BYTES_MAX ||
+           prelude_put(link, w);
+}
+
+dt_status_t dt_session_prelude(dt_sessions_t *sessions, dt_session_link_t *link)
+{
+    dt_session_t *session = link->session;
+    struct rewrite w = {.session = session, .epoch = (uint32_t)sessions->epoch};
+    bool is_done = true;
+    dt_frame_begin(&w.writer, sessions->scratch, DT_SESSION_SCRATCH_BYTES,
+                   session->next_sequence - count_definitions(session), w.epoch);
+    link->sent = link->executed = w.writer.first_sequence - 1;
+    for (uint32_t i = 0; is_done && i < session->mesh_cap; i++)
+        if (session->meshes[i].body)
+            is_done = prelude_begin(link, &w, session->meshes[i].body_bytes) &&
+                      put_raw(&w.writer, session->meshes[i].body, session->meshes[i].body_bytes);
+    for (uint32_t i = 0; is_done && i < session->signature_cap; i++) {
+        const dt_session_signature_t *sig = session->signatures[i];
+        if (sig && !sig->cause)
+            is_done = prelude_begin(link, &w, sig->body_bytes) &&
+                      put_plan(&w.writer, i, sig->body, sig->body_bytes);
+    }
+    for (uint32_t i = 0; is_done && i < session->seed_count; i++) {
+        dt_record_t *record = &sessions->record;
+        memset(&record->note, 0, sizeof record->note);
+        record->kind = DT_RECORD_SEED;
+        record->note.what = session->seeds[i].stream;
+        record->note.value = session->seeds[i].seed;
+        record->note.offset = session->seeds[i].offset;
+        is_done = prelude_begin(link, &w, 64) && dt_record_put(&w.writer, record);
+    }
+    return is_done && prelude_put(link, &w) ? DT_OK : DT_ERR_NOMEM;
+}

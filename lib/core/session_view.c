@@ -1,0 +1,550 @@
+/* What people see of sessions: events, statistics, jobs, tensors. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "core/session_internal.h"
+
+#define FIELDS_MAX       5
+#define LIST_JOBS_MAX    1000u
+#define LIST_TENSORS_MAX 10000u
+#define LIST_TENSORS     1000u
+
+/* ---- events ---- */
+
+struct draft {
+    Dtorch__V1__Event event;
+    Dtorch__V1__EventField fields[FIELDS_MAX];
+    Dtorch__V1__EventField *list[FIELDS_MAX];
+    char texts[FIELDS_MAX][256];
+};
+
+static void put_field(struct draft *draft, const char *key, const char *value)
+{
+    size_t at = draft->event.n_fields;
+    if (!*value || at == FIELDS_MAX)
+        return;
+    dtorch__v1__event_field__init(&draft->fields[at]);
+    dt_wire_text_copy(draft->texts[at], sizeof draft->texts[at], value);
+    draft->fields[at].key = DT_SESSION_TEXT(key);
+    draft->fields[at].value = draft->texts[at];
+    draft->list[at] = &draft->fields[at];
+    draft->event.n_fields++;
+}
+
+void dt_session_event(dt_sessions_t *sessions, Dtorch__V1__Severity severity, const char *name,
+                      const dt_session_t *session, const char *node, const char *kind,
+                      const char *fmt, ...)
+{
+    struct draft draft;
+    char text[513], clean[513], number[24];
+    dt_session_queued_t *queued;
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    dt_wire_text_copy(clean, sizeof clean, text);
+    dtorch__v1__event__init(&draft.event);
+    draft.event.severity = severity;
+    draft.event.name = DT_SESSION_TEXT(name);
+    draft.event.node = DT_SESSION_TEXT(node);
+    draft.event.text = clean;
+    draft.event.fields = draft.list;
+    if (session && session->id) {
+        (void)snprintf(number, sizeof number, "%" PRIu64, session->id);
+        put_field(&draft, "session", number);
+        put_field(&draft, "program", session->program);
+        put_field(&draft, "peer", session->address);
+    }
+    put_field(&draft, "kind", kind);
+    queued = dt_sessions_action(sessions, DT_SESSION_DO_EVENT,
+                                dtorch__v1__event__get_packed_size(&draft.event));
+    if (!queued)
+        return;
+    (void)dtorch__v1__event__pack(&draft.event, queued->data);
+    dt_sessions_push(sessions, queued);
+}
+
+/* ---- statistics ---- */
+
+static uint32_t *stat_slot(dt_session_t *session, const char *name)
+{
+    uint64_t mask = 2 * DT_SESSION_STATS_MAX - 1;
+    uint64_t at = dt_hash_str(DT_HASH_SEED, name) & mask;
+    while (session->stat_index[at] &&
+           strcmp(session->stat_names[session->stat_index[at] - 1], name) != 0)
+        at = (at + 1) & mask;
+    return &session->stat_index[at];
+}
+
+/* The number of an operator's name in this session; UINT32_MAX when there are too many. */
+static uint32_t stat_of(dt_session_t *session, const char *name)
+{
+    uint32_t *slot;
+    if (!session->stat_index) {
+        session->stat_index = calloc(2 * (size_t)DT_SESSION_STATS_MAX, sizeof(uint32_t));
+        session->stat_names = calloc(DT_SESSION_STATS_MAX, sizeof(char *));
+        session->stats = calloc(DT_SESSION_STATS_MAX, sizeof *session->stats);
+    }
+    if (!session->stat_index || !session->stat_names || !session->stats)
+        return UINT32_MAX;
+    slot = stat_slot(session, name);
+    if (*slot)
+        return *slot - 1;
+    if (session->stat_count == DT_SESSION_STATS_MAX)
+        return UINT32_MAX;
+    session->stat_names[session->stat_count] = strdup(name);
+    if (!session->stat_names[session->stat_count])
+        return UINT32_MAX;
+    *slot = ++session->stat_count;
+    return *slot - 1;
+}
+
+/* What one node says of one operator since the session began there: what is new is added. */
+static void take_operator(dt_session_link_t *link, const Dtorch__V1__OperatorStats *said)
+{
+    dt_session_t *session = link->session;
+    uint32_t at = stat_of(session, said->name);
+    dt_session_stat_t now = {said->count, said->device_ns, said->bytes, said->errors};
+    dt_session_stat_t *sum, *seen;
+    if (at == UINT32_MAX)
+        return;
+    if (at >= link->stat_count) {
+        dt_session_stat_t *grown = realloc(link->stats, session->stat_count * sizeof *grown);
+        if (!grown)
+            return;
+        memset(grown + link->stat_count, 0,
+               (session->stat_count - link->stat_count) * sizeof *grown);
+        link->stats = grown;
+        link->stat_count = session->stat_count;
+    }
+    seen = &link->stats[at];
+    if (now.count < seen->count)
+        return; /* out of order, or nonsense */
+    sum = &session->stats[at];
+    sum->count += now.count - seen->count;
+    sum->device_ns += now.device_ns - seen->device_ns;
+    sum->bytes += now.bytes - seen->bytes;
+    sum->errors += now.errors - seen->errors;
+    link->operators += now.count - seen->count;
+    link->device_ns += now.device_ns - seen->device_ns;
+    *seen = now;
+}
+
+void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats)
+{
+    for (size_t i = 0; i < stats->n_operators; i++)
+        if (stats->operators[i]->name[0])
+            take_operator(link, stats->operators[i]);
+    link->memory_bytes = stats->memory_bytes;
+    link->memory_peak_bytes = stats->memory_peak_bytes;
+    link->tensors = stats->tensors;
+}
+
+/* ---- jobs ---- */
+
+static void sum_links(const dt_session_t *session, Dtorch__V1__Job *job)
+{
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        job->memory_bytes += link->memory_bytes;
+        job->memory_peak_bytes += link->memory_peak_bytes;
+    }
+    for (uint32_t i = 0; i < session->stat_count; i++) {
+        job->operators_executed += session->stats[i].count;
+        job->device_ns += session->stats[i].device_ns;
+    }
+}
+
+static Dtorch__V1__Job *make_job(const dt_sessions_t *sessions, const dt_session_t *session,
+                                 dt_arena_t *arena, int64_t now_ns)
+{
+    Dtorch__V1__Job *job = dt_arena_alloc(arena, sizeof *job);
+    if (!job)
+        return NULL;
+    dtorch__v1__job__init(job);
+    job->bindings = dt_session_bindings(session, NULL, arena, &job->n_bindings);
+    if (!job->bindings)
+        return NULL;
+    job->id = session->id;
+    job->program = DT_SESSION_TEXT(session->program);
+    job->state = session->stream ? DTORCH__V1__JOB__STATE__LIVE : DTORCH__V1__JOB__STATE__AWAY;
+    job->tenant = DT_SESSION_TEXT("default");
+    job->peer = DT_SESSION_TEXT(session->address);
+    job->build = DT_SESSION_TEXT(session->build);
+    job->started_wall_ms = session->started_wall_ms;
+    job->age_ms = (now_ns - session->started_ns) / 1000000;
+    if (!session->stream)
+        job->grace_left_ms =
+            (session->away_since_ns + sessions->options.grace_ns - now_ns) / 1000000;
+    job->sequence = session->next_sequence - 1;
+    job->executed = session->executed;
+    job->operators = session->operators;
+    job->bytes = session->bytes;
+    job->queued_bytes = session->bytes - session->bytes_done;
+    job->tensors = session->tensors.count;
+    job->memory_limit_bytes = session->memory_limit;
+    job->errors = session->error_total;
+    job->resumes = session->resumes;
+    job->step = session->step;
+    job->steps = session->steps;
+    job->step_age_ms = session->steps ? (now_ns - session->step_ns) / 1000000 : 0;
+    sum_links(session, job);
+    return job;
+}
+
+dt_status_t dt_sessions_list(const dt_sessions_t *sessions,
+                             const Dtorch__V1__ListJobsRequest *request, dt_arena_t *arena,
+                             int64_t now_ns, Dtorch__V1__JobList **ret_list)
+{
+    uint32_t limit = request->limit ? request->limit : LIST_JOBS_MAX;
+    Dtorch__V1__JobList *list = dt_arena_alloc(arena, sizeof *list);
+    if (!list)
+        return DT_ERR_NOMEM;
+    dtorch__v1__job_list__init(list);
+    list->jobs = dt_arena_calloc(arena, limit, sizeof(void *));
+    if (!list->jobs)
+        return DT_ERR_NOMEM;
+    for (dt_list_t *at = sessions->all.next; at != &sessions->all; at = at->next) {
+        const dt_session_t *session = DT_CONTAINER_OF(at, dt_session_t, list);
+        if (session->id <= request->after)
+            continue;
+        if (list->n_jobs == limit) {
+            list->more = true;
+            break;
+        }
+        list->jobs[list->n_jobs] = make_job(sessions, session, arena, now_ns);
+        if (!list->jobs[list->n_jobs])
+            return DT_ERR_NOMEM;
+        list->n_jobs++;
+    }
+    *ret_list = list;
+    return DT_OK;
+}
+
+static int by_device_time(const void *a, const void *b)
+{
+    const Dtorch__V1__OperatorStats *x = *(Dtorch__V1__OperatorStats *const *)a;
+    const Dtorch__V1__OperatorStats *y = *(Dtorch__V1__OperatorStats *const *)b;
+    return (y->device_ns > x->device_ns) - (y->device_ns < x->device_ns);
+}
+
+static bool fill_operators(const dt_session_t *session, dt_arena_t *arena,
+                           Dtorch__V1__JobDetail *detail)
+{
+    Dtorch__V1__OperatorStats *all = dt_arena_calloc(arena, session->stat_count, sizeof *all);
+    detail->operators = dt_arena_calloc(arena, session->stat_count, sizeof(void *));
+    if (!all || !detail->operators)
+        return false;
+    for (uint32_t i = 0; i < session->stat_count; i++) {
+        dtorch__v1__operator_stats__init(&all[i]);
+        all[i].name = session->stat_names[i];
+        all[i].count = session->stats[i].count;
+        all[i].device_ns = session->stats[i].device_ns;
+        all[i].bytes = session->stats[i].bytes;
+        all[i].errors = session->stats[i].errors;
+        detail->operators[i] = &all[i];
+    }
+    detail->n_operators = session->stat_count;
+    qsort(detail->operators, detail->n_operators, sizeof(void *), by_device_time);
+    return true;
+}
+
+static bool fill_errors(const dt_session_t *session, dt_arena_t *arena,
+                        Dtorch__V1__JobDetail *detail)
+{
+    ProtobufCAllocator allocator = {dt_arena_pb_alloc, dt_arena_pb_free, arena};
+    detail->errors = dt_arena_calloc(arena, session->error_count, sizeof(void *));
+    if (!detail->errors)
+        return false;
+    for (uint32_t i = 0; i < session->error_count; i++) {
+        uint32_t at = (session->error_head + i) % DT_SESSION_ERRORS_MAX;
+        Dtorch__V1__SessionDown *down = dtorch__v1__session_down__unpack(
+            &allocator, session->errors[at].size, session->errors[at].packed);
+        if (!down)
+            return false;
+        if (down->kind_case == DTORCH__V1__SESSION_DOWN__KIND_POISON && down->poison->error)
+            detail->errors[detail->n_errors++] = down->poison->error;
+    }
+    return true;
+}
+
+static uint64_t unsent_bytes(const dt_session_link_t *link)
+{
+    const dt_session_t *session = link->session;
+    uint64_t sum = 0;
+    uint64_t from = link->next > link->prelude_count ? link->next - link->prelude_count : 0;
+    for (uint64_t i = link->join_index + from; i < session->queue_first + session->queue_count; i++)
+        sum += session->queue[session->queue_head + (i - session->queue_first)]->size;
+    return sum;
+}
+
+static bool fill_nodes(const dt_session_t *session, dt_arena_t *arena,
+                       Dtorch__V1__JobDetail *detail)
+{
+    size_t count = 0;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next)
+        count++;
+    detail->nodes = dt_arena_calloc(arena, count, sizeof(void *));
+    Dtorch__V1__JobNode *all = dt_arena_calloc(arena, count, sizeof *all);
+    if (!all || !detail->nodes)
+        return false;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        Dtorch__V1__JobNode *node = &all[detail->n_nodes];
+        dtorch__v1__job_node__init(node);
+        node->node = link->place->name;
+        node->is_connected = link->stream != 0;
+        node->sent = link->sent;
+        node->executed = link->executed;
+        node->memory_bytes = link->memory_bytes;
+        node->memory_peak_bytes = link->memory_peak_bytes;
+        node->tensors = link->tensors;
+        node->operators = link->operators;
+        node->device_ns = link->device_ns;
+        node->unsent_bytes = unsent_bytes(link);
+        detail->nodes[detail->n_nodes++] = node;
+    }
+    return true;
+}
+
+static bool fill_ranges(const dt_session_t *session, dt_arena_t *arena,
+                        Dtorch__V1__JobDetail *detail)
+{
+    uint32_t depth =
+        session->range_depth < DT_SESSION_RANGES_MAX ? session->range_depth : DT_SESSION_RANGES_MAX;
+    detail->ranges = dt_arena_calloc(arena, depth, sizeof(char *));
+    if (!detail->ranges)
+        return false;
+    for (uint32_t i = 0; i < depth; i++)
+        detail->ranges[i] = DT_SESSION_TEXT(session->ranges[i]);
+    detail->n_ranges = depth;
+    return true;
+}
+
+dt_status_t dt_sessions_get(const dt_sessions_t *sessions, uint64_t job, dt_arena_t *arena,
+                            int64_t now_ns, Dtorch__V1__JobDetail **ret_job, dt_error_t *err)
+{
+    const dt_session_t *session = dt_sessions_find(sessions, job);
+    Dtorch__V1__JobDetail *detail;
+    if (!session)
+        return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0, "there is no job %" PRIu64, job);
+    detail = dt_arena_alloc(arena, sizeof *detail);
+    if (detail) {
+        dtorch__v1__job_detail__init(detail);
+        detail->job = make_job(sessions, session, arena, now_ns);
+    }
+    if (!detail || !detail->job || !fill_operators(session, arena, detail) ||
+        !fill_errors(session, arena, detail) || !fill_nodes(session, arena, detail) ||
+        !fill_ranges(session, arena, detail))
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the reply is too large");
+    *ret_job = detail;
+    return DT_OK;
+}
+
+/* ---- tensors ---- */
+
+static void reply_error(dt_sessions_t *sessions, uint64_t ticket, dt_status_t status,
+                        const char *text)
+{
+    dt_session_queued_t *queued = dt_sessions_action(sessions, DT_SESSION_DO_REPLY, 0);
+    if (!queued)
+        return;
+    queued->action.ticket = ticket;
+    queued->action.status = status;
+    (void)snprintf(queued->text, sizeof queued->text, "%s", text);
+    dt_sessions_push(sessions, queued);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const Dtorch__V1__TensorInfo *x = *(Dtorch__V1__TensorInfo *const *)a;
+    const Dtorch__V1__TensorInfo *y = *(Dtorch__V1__TensorInfo *const *)b;
+    return (y->size_bytes > x->size_bytes) - (y->size_bytes < x->size_bytes);
+}
+
+/* Name the node of each link that has not answered. */
+static void fill_unanswered(dt_sessions_t *sessions, const dt_session_ask_t *ask,
+                            Dtorch__V1__TensorList *list, char **names)
+{
+    for (uint32_t i = 0; i < ask->stream_count; i++) {
+        const dt_session_stream_t *stream = dt_sessions_stream(sessions, ask->streams[i]);
+        if (stream && stream->link && list->n_unanswered < DT_SESSION_NODES_MAX)
+            names[list->n_unanswered++] = stream->link->place->name;
+    }
+    list->unanswered = names;
+}
+
+static void ask_finish(dt_sessions_t *sessions, dt_session_ask_t *ask)
+{
+    Dtorch__V1__TensorList list = DTORCH__V1__TENSOR_LIST__INIT;
+    char *names[DT_SESSION_NODES_MAX];
+    dt_session_queued_t *queued;
+    qsort(ask->tensors, ask->tensor_count, sizeof(void *), by_size);
+    list.tensors = ask->tensors;
+    list.n_tensors = ask->tensor_count < ask->limit ? ask->tensor_count : ask->limit;
+    list.more = ask->is_cut || ask->tensor_count > ask->limit;
+    fill_unanswered(sessions, ask, &list, names);
+    queued = dt_sessions_action(sessions, DT_SESSION_DO_REPLY,
+                                dtorch__v1__tensor_list__get_packed_size(&list));
+    if (queued) {
+        queued->action.ticket = ask->ticket;
+        (void)dtorch__v1__tensor_list__pack(&list, queued->data);
+        dt_sessions_push(sessions, queued);
+    }
+    dt_session_ask_free(sessions, ask);
+}
+
+static void ask_links(dt_sessions_t *sessions, dt_session_ask_t *ask, const dt_session_t *session)
+{
+    Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
+    Dtorch__V1__ListTensors wanted = DTORCH__V1__LIST_TENSORS__INIT;
+    wanted.limit = ask->limit;
+    down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_LIST;
+    down.list = &wanted;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        if (!link->stream || ask->stream_count >= sessions->link_count)
+            continue;
+        dt_sessions_send(sessions, link->stream, &down.base);
+        ask->streams[ask->stream_count++] = link->stream;
+        ask->waiting++;
+    }
+}
+
+void dt_sessions_list_tensors(dt_sessions_t *sessions, uint64_t ticket,
+                              const Dtorch__V1__ListTensorsRequest *request, int64_t now_ns)
+{
+    dt_session_ask_t *ask;
+    dt_sessions_set_now(sessions, now_ns);
+    if (request->job && !dt_sessions_find(sessions, request->job)) {
+        reply_error(sessions, ticket, DT_ERR_NOT_FOUND, "there is no such job");
+        return;
+    }
+    ask = calloc(1, sizeof *ask);
+    if (ask)
+        ask->streams = calloc(sessions->link_count + 1, sizeof *ask->streams);
+    if (!ask || !ask->streams || sessions->ask_count >= DT_SESSION_TICKETS_MAX) {
+        free(ask ? ask->streams : NULL);
+        free(ask);
+        reply_error(sessions, ticket, DT_ERR_AGAIN, "too many such questions wait for nodes");
+        return;
+    }
+    ask->ticket = ticket;
+    ask->job = request->job;
+    ask->limit = request->limit ? request->limit : LIST_TENSORS;
+    ask->deadline_ns = now_ns + DT_SESSION_LIST_NS;
+    dt_list_push(&sessions->asks, &ask->list);
+    sessions->ask_count++;
+    for (dt_list_t *at = sessions->all.next; at != &sessions->all; at = at->next) {
+        const dt_session_t *session = DT_CONTAINER_OF(at, dt_session_t, list);
+        if (!ask->job || session->id == ask->job)
+            ask_links(sessions, ask, session);
+    }
+    if (ask->waiting == 0)
+        ask_finish(sessions, ask);
+}
+
+static void ask_take(dt_session_ask_t *ask, const Dtorch__V1__TensorInfo *info, uint64_t session)
+{
+    uint8_t *packed;
+    size_t size;
+    if (ask->tensor_count == ask->tensor_cap) {
+        uint32_t cap = ask->tensor_cap ? 2 * ask->tensor_cap : 256;
+        Dtorch__V1__TensorInfo **grown = realloc(ask->tensors, cap * sizeof(void *));
+        if (!grown) {
+            ask->is_cut = true;
+            return;
+        }
+        ask->tensors = grown;
+        ask->tensor_cap = cap;
+    }
+    if (ask->tensor_count >= 4 * LIST_TENSORS_MAX ||
+        dt_wire_pack_new(&info->base, &packed, &size) != DT_OK) {
+        ask->is_cut = true;
+        return;
+    }
+    ask->tensors[ask->tensor_count] = dtorch__v1__tensor_info__unpack(NULL, size, packed);
+    free(packed);
+    if (ask->tensors[ask->tensor_count])
+        ask->tensors[ask->tensor_count++]->session = session;
+}
+
+void dt_session_ask_answered(dt_sessions_t *sessions, uint64_t stream,
+                             const Dtorch__V1__SessionStats *stats, uint64_t session)
+{
+    if (!stats->is_list)
+        return;
+    for (dt_list_t *at = sessions->asks.next, *next; at != &sessions->asks; at = next) {
+        dt_session_ask_t *ask = DT_CONTAINER_OF(at, dt_session_ask_t, list);
+        next = at->next;
+        for (uint32_t i = 0; i < ask->stream_count; i++) {
+            if (ask->streams[i] != stream)
+                continue;
+            ask->streams[i] = 0;
+            for (size_t k = 0; k < stats->n_list; k++)
+                ask_take(ask, stats->list[k], session);
+            if (--ask->waiting == 0)
+                ask_finish(sessions, ask);
+            break;
+        }
+    }
+}
+
+void dt_sessions_asks_turn(dt_sessions_t *sessions)
+{
+    for (dt_list_t *at = sessions->asks.next, *next; at != &sessions->asks; at = next) {
+        dt_session_ask_t *ask = DT_CONTAINER_OF(at, dt_session_ask_t, list);
+        next = at->next;
+        if (sessions->now_ns >= ask->deadline_ns)
+            ask_finish(sessions, ask);
+    }
+}
+
+void dt_session_ask_free(dt_sessions_t *sessions, dt_session_ask_t *ask)
+{
+    for (uint32_t i = 0; i < ask->tensor_count; i++)
+        dtorch__v1__tensor_info__free_unpacked(ask->tensors[i], NULL);
+    dt_list_remove(&ask->list);
+    sessions->ask_count--;
+    free(ask->tensors);
+    free(ask->streams);
+    free(ask);
+}
+
+/* ---- counts ---- */
+
+static void count_session(const dt_session_t *session, dt_sessions_counts_t *counts)
+{
+    if (session->stream)
+        counts->live++;
+    else
+        counts->away++;
+    counts->operators += session->operators;
+    counts->tensors += session->tensors.count;
+    counts->storages += session->storages_live;
+    counts->queued_bytes += session->bytes - session->bytes_done;
+    counts->results_bytes += session->results_bytes;
+    if (session->ack_credit > session->bytes)
+        counts->credit_bytes += session->ack_credit - session->bytes;
+    for (uint32_t i = 0; i < session->stat_count; i++)
+        counts->executed += session->stats[i].count;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        counts->memory_bytes += link->memory_bytes;
+        counts->unsent_bytes += unsent_bytes(link);
+    }
+}
+
+void dt_sessions_count(const dt_sessions_t *sessions, dt_sessions_counts_t *ret_counts)
+{
+    *ret_counts = sessions->counts; /* its `operators` and `executed` are those of ended sessions */
+    ret_counts->sessions_max = sessions->options.sessions_max;
+    ret_counts->streams = sessions->stream_count;
+    ret_counts->links = sessions->link_count;
+    for (dt_list_t *at = sessions->all.next; at != &sessions->all; at = at->next)
+        count_session(DT_CONTAINER_OF(at, dt_session_t, list), ret_counts);
+}
