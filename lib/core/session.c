@@ -345,6 +345,7 @@ void dt_sessions_tick(dt_sessions_t *sessions, int64_t now_ns, int64_t wall_ms)
         return;
     sessions->turns++;
     dt_sessions_client_turn(sessions);
+    dt_sessions_links_turn(sessions);
     dt_sessions_places_turn(sessions);
     dt_sessions_asks_turn(sessions);
 }

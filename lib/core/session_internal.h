@@ -150,6 +150,8 @@ typedef struct dt_session_link {
     uint32_t prelude_count;
     /* Packets count from 0: those of the prelude, then the session's from join_index on. */
     uint64_t join_index, next, done; /* next to send, first that is not executed */
+    uint64_t up_count, up_told;      /* messages taken, and how many the node knows of */
+    uint64_t up_bytes;               /* since it was told */
     int64_t unserved_ns;             /* since when it has no stream */
     dt_session_engine_t *engines;
     uint32_t engine_count;
@@ -445,6 +447,8 @@ const Dtorch__V1__OperatorError *dt_session_cause_of(const dt_session_t *session
 /* session_link.c */
 void dt_session_link_received(dt_sessions_t *sessions, dt_session_stream_t *stream,
                               const uint8_t *data, size_t size);
+/* Tell nodes what was taken of theirs. */
+void dt_sessions_links_turn(dt_sessions_t *sessions);
 void dt_session_link_closed(dt_sessions_t *sessions, dt_session_stream_t *stream);
 dt_session_link_t *dt_session_link_new(dt_sessions_t *sessions, dt_session_t *session,
                                        dt_session_place_t *place);

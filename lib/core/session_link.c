@@ -16,6 +16,9 @@ enum {
     UP_CHUNK = 6,
 };
 
+#define UP_MESSAGES 64u
+#define UP_BYTES    (256u << 10)
+
 /* ---- life ---- */
 
 dt_session_link_t *dt_session_link_new(dt_sessions_t *sessions, dt_session_t *session,
@@ -222,6 +225,34 @@ void dt_session_settle(dt_sessions_t *sessions, dt_session_t *session)
         dt_session_ack(sessions, session, false);
 }
 
+/* ---- what was taken of what a node sent ---- */
+
+static void tell_taken(dt_sessions_t *sessions, dt_session_link_t *link)
+{
+    Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
+    down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_UP_RECEIVED;
+    down.up_received = link->up_told = link->up_count;
+    link->up_bytes = 0;
+    dt_sessions_send(sessions, link->stream, &down.base);
+}
+
+static void count_up(dt_sessions_t *sessions, dt_session_link_t *link, size_t size)
+{
+    link->up_count++;
+    link->up_bytes += size;
+    if (link->up_count - link->up_told >= UP_MESSAGES || link->up_bytes >= UP_BYTES)
+        tell_taken(sessions, link);
+}
+
+void dt_sessions_links_turn(dt_sessions_t *sessions)
+{
+    for (dt_list_t *at = sessions->streams.next; at != &sessions->streams; at = at->next) {
+        dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_stream_t, list)->link;
+        if (link && link->up_count != link->up_told)
+            tell_taken(sessions, link);
+    }
+}
+
 /* ---- hello ---- */
 
 static bool equals(const uint8_t *a, const uint8_t *b, size_t size)
@@ -309,6 +340,7 @@ static void on_hello(dt_sessions_t *sessions, dt_session_stream_t *stream,
         lose_all(sessions, link, "WorkerLost", "the node has lost what it had of the session");
         return;
     }
+    tell_taken(sessions, link);
     send_queries(sessions, link);
     dt_session_pump(sessions, session);
 }
@@ -441,6 +473,7 @@ void dt_session_link_received(dt_sessions_t *sessions, dt_session_stream_t *stre
     const uint8_t *chunk;
     size_t chunk_bytes;
     if (link && dt_session_only_field(data, size, UP_CHUNK, &chunk, &chunk_bytes)) {
+        count_up(sessions, link, size);
         dt_session_bulk_from_link(sessions, link, chunk, chunk_bytes);
         return;
     }
@@ -456,6 +489,7 @@ void dt_session_link_received(dt_sessions_t *sessions, dt_session_stream_t *stre
                               "the first message must be a hello");
         return;
     }
+    count_up(sessions, link, size);
     switch (up->kind_case) {
     case DTORCH__V1__WORKER_SESSION_UP__KIND_EXECUTED:
         on_executed(sessions, link, up->executed);
