@@ -112,6 +112,7 @@ void dt_cluster_durable(dt_cluster_t *cluster, uint64_t sequence, int64_t now_ns
     cluster->journal_durable = sequence;
     if (cluster->is_started && !cluster->is_ready && sequence >= cluster->epoch_sequence)
         become_ready(cluster);
+    dt_cluster_sessions_durable(cluster);
     dt_cluster_events_durable(cluster);
     dt_cluster_replies_durable(cluster);
     dt_cluster_send_acks(cluster);
@@ -353,11 +354,13 @@ void dt_cluster_free(dt_cluster_t *cluster)
 dt_status_t dt_cluster_start(dt_cluster_t *cluster, int64_t now_ns, int64_t wall_ms,
                              dt_error_t *err)
 {
-    Dtorch__V1__ClusterState state = DTORCH__V1__CLUSTER_STATE__INIT;
+    Dtorch__V1__ClusterState state;
     Dtorch__V1__StateRecord record = DTORCH__V1__STATE_RECORD__INIT;
     dt_check(!cluster->is_started);
     look_at_wall(cluster, now_ns, wall_ms);
-    state.cluster_id = (ProtobufCBinaryData){sizeof cluster->id, cluster->id};
+    cluster->session_first = cluster->session_reserved ? cluster->session_reserved : 1;
+    cluster->session_reserved = cluster->session_first + DT_SESSION_NUMBERS_STEP;
+    dt_cluster_fill_state(cluster, &state);
     state.epoch = cluster->epoch + 1;
     state.wall_ms = cluster->wall_ms;
     record.kind_case = DTORCH__V1__STATE_RECORD__KIND_CLUSTER;
@@ -365,6 +368,7 @@ dt_status_t dt_cluster_start(dt_cluster_t *cluster, int64_t now_ns, int64_t wall
     cluster->epoch_sequence = dt_cluster_journal(cluster, DT_JOURNAL_ADMIN, &record);
     if (!cluster->epoch_sequence)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for the epoch's record");
+    cluster->session_sequence = cluster->epoch_sequence;
     cluster->epoch++;
     cluster->is_started = true;
     cluster->started_ns = now_ns;

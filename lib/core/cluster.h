@@ -56,6 +56,7 @@
 #include "base/arena.h"
 #include "base/status.h"
 #include "core/lease.h"
+#include "core/session.h"
 #include "dtorch/v1/admin.pb-c.h"
 #include "dtorch/v1/state.pb-c.h"
 #include "dtorch/v1/worker.pb-c.h"
@@ -244,6 +245,25 @@ typedef struct dt_cluster_counts {
 } dt_cluster_counts_t;
 void dt_cluster_count(const dt_cluster_t *cluster, dt_cluster_counts_t *ret_counts);
 const uint8_t *dt_cluster_id(const dt_cluster_t *cluster); /* 16 bytes */
+
+/* ---- for the session machine (core/session.h) ---- */
+
+#define DT_CLUSTER_PLACE_DEVICES 64u
+
+/* Rises when something about a node changed that sessions should know. */
+uint64_t dt_cluster_generation(const dt_cluster_t *cluster);
+/* Give the next node that changed after generation `since`; *at begins at 0. False: no more.
+ * Ownership: *ret_node borrows from the cluster and `devices` until the next call. */
+bool dt_cluster_next_moved(const dt_cluster_t *cluster, uint64_t since, uint32_t *at,
+                           dt_session_node_t *ret_node,
+                           dt_session_device_t devices[DT_CLUSTER_PLACE_DEVICES]);
+/* Sessions below `limit` will be given out; durable when dt_cluster_session_numbers() says so. */
+void dt_cluster_reserve_sessions(dt_cluster_t *cluster, uint64_t limit, int64_t now_ns);
+/* Which numbers may be given out: from the first of this start on, below *ret_limit. */
+void dt_cluster_session_numbers(const dt_cluster_t *cluster, uint64_t *ret_epoch,
+                                uint64_t *ret_first, uint64_t *ret_limit);
+/* Put an event of a session into the cluster's; it may be suppressed by rate like any other. */
+void dt_cluster_report(dt_cluster_t *cluster, const Dtorch__V1__Event *event, int64_t now_ns);
 
 /* ---- snapshot: all that holds, as StateRecords, a few at a time ----
  * Start a new segment first; records that come while the snapshot is written are replayed on top of

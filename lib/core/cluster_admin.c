@@ -308,6 +308,7 @@ static void set_admin(dt_cluster_t *cluster, dt_node_t *node, Dtorch__V1__NodeIn
                       const char *reason, const char *who)
 {
     node->admin = admin;
+    dt_cluster_node_moved(cluster, node);
     (void)dt_str_copy(node->reason, sizeof node->reason, reason);
     (void)dt_str_copy(node->reason_by, sizeof node->reason_by, who);
     node->reason_wall_ms = cluster->wall_ms;

@@ -59,6 +59,7 @@ static dt_status_t keep_device(dt_known_device_t *known, const Dtorch__V1__Devic
     known->health = device->health;
     (void)dt_str_copy(known->uuid, sizeof known->uuid, device->uuid);
     (void)dt_str_copy(known->backend, sizeof known->backend, device->backend);
+    (void)dt_str_copy(known->kind, sizeof known->kind, device->kind);
     return DT_OK;
 }
 
@@ -222,6 +223,8 @@ void dt_cluster_take_inventory(dt_cluster_t *cluster, dt_node_t *node,
     for (size_t i = 0; i < inventory->n_devices; i++)
         is_changed = take_device(node, inventory->devices[i], &changes) || is_changed;
     is_changed = find_missing(cluster, node, inventory, &changes) || is_changed;
+    if (!node->inventory)
+        dt_cluster_node_moved(cluster, node);
     free(node->inventory);
     node->inventory = packed;
     node->inventory_size = size;

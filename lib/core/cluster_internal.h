@@ -7,6 +7,7 @@
  *   cluster_events.c  events: making, rate, ring, durability, queries; peers that misbehave
  *   cluster_tokens.c  join tokens
  *   cluster_admin.c   changes by people, request ids, replies that wait for the journal
+ *   cluster_sessions.c what the session machine wants
  *   cluster_view.c    queries, alarms, diagnostics, counts */
 #ifndef DT_CORE_CLUSTER_INTERNAL_H
 #define DT_CORE_CLUSTER_INTERNAL_H
@@ -34,6 +35,7 @@ typedef struct dt_bucket {
 typedef struct dt_known_device {
     char uuid[64]; /* "" : known by backend and index */
     char backend[32];
+    char kind[16];
     uint32_t index;
     bool is_missing;
     int64_t missing_since_wall_ms;
@@ -81,6 +83,7 @@ typedef struct dt_node {
     int64_t next_beat_ns;
     uint64_t beat_sequence;
     bool is_stuck;
+    uint64_t generation; /* of the last change that sessions should know */
 
     /* from the hello */
     uint64_t incarnation;
@@ -236,6 +239,14 @@ struct dt_cluster {
     char journal_text[256];
     int64_t journal_failing_since_wall_ms;
 
+    /* sessions */
+    uint64_t generation;
+    uint64_t session_first;    /* of this start */
+    uint64_t session_wanted;   /* asked for */
+    uint64_t session_reserved; /* in the journal, by the record session_sequence */
+    uint64_t session_limit;    /* durable */
+    uint64_t session_sequence;
+
     /* admin */
     dt_token_t tokens[DT_CLUSTER_TOKENS_MAX];
     uint32_t token_count;
@@ -301,6 +312,11 @@ dt_life_t *dt_cluster_node_life(dt_node_t *node, uint64_t incarnation);
 bool dt_cluster_node_is_heard(const dt_node_t *node);
 const char *dt_cluster_health_text(Dtorch__V1__NodeHealth health);
 const char *dt_cluster_admin_text(Dtorch__V1__NodeIntent__Admin admin);
+
+/* cluster_sessions.c */
+void dt_cluster_node_moved(dt_cluster_t *cluster, dt_node_t *node);
+void dt_cluster_sessions_durable(dt_cluster_t *cluster);
+void dt_cluster_fill_state(dt_cluster_t *cluster, Dtorch__V1__ClusterState *ret_state);
 
 /* cluster_state.c */
 /* Fill a record that borrows from the node and from `arena`. */

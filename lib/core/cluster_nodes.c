@@ -199,6 +199,7 @@ uint64_t dt_cluster_node_record(dt_cluster_t *cluster, dt_node_t *node, dt_journ
 
 void dt_cluster_node_dirty(dt_cluster_t *cluster, dt_node_t *node)
 {
+    dt_cluster_node_moved(cluster, node);
     if (dt_list_is_empty(&node->dirty_link))
         dt_list_push(&cluster->dirty, &node->dirty_link);
 }
@@ -248,6 +249,7 @@ void dt_cluster_node_set_health(dt_cluster_t *cluster, dt_node_t *node,
         return;
     }
     dt_check(healths[from].next & TO(health));
+    dt_cluster_node_moved(cluster, node);
     node->health = health;
     dt_wire_text_copy(node->health_text, sizeof node->health_text, text);
     name_move(health, &name, &severity);

@@ -154,6 +154,8 @@ static dt_status_t restore_cluster(dt_cluster_t *cluster, const Dtorch__V1__Clus
                        state->epoch);
     memcpy(cluster->id, state->cluster_id.data, sizeof cluster->id);
     cluster->epoch = state->epoch;
+    if (state->session_numbers > cluster->session_reserved)
+        cluster->session_reserved = state->session_numbers;
     return DT_OK;
 }
 
@@ -218,12 +220,10 @@ static bool give_cluster(dt_cluster_t *cluster, dt_cluster_cursor_t *cursor,
                          Dtorch__V1__StateRecord *record, const uint8_t **ret_data,
                          size_t *ret_size)
 {
-    Dtorch__V1__ClusterState state = DTORCH__V1__CLUSTER_STATE__INIT;
+    Dtorch__V1__ClusterState state;
     if (cursor->next++ || cluster->epoch == 0)
         return false;
-    state.cluster_id = (ProtobufCBinaryData){sizeof cluster->id, cluster->id};
-    state.epoch = cluster->epoch;
-    state.wall_ms = cluster->started_wall_ms;
+    dt_cluster_fill_state(cluster, &state);
     record->kind_case = DTORCH__V1__STATE_RECORD__KIND_CLUSTER;
     record->cluster = &state;
     return give(cluster, cursor, record, ret_data, ret_size);

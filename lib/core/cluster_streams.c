@@ -39,6 +39,7 @@ void dt_cluster_stream_remove(dt_cluster_t *cluster, dt_stream_t *stream)
     if (stream->node) {
         dt_check(stream->node->stream == stream);
         stream->node->stream = NULL;
+        dt_cluster_node_moved(cluster, stream->node);
     }
     dt_list_remove(&stream->link);
     cluster->stream_count--;

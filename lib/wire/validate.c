@@ -11,6 +11,10 @@
 #include "wire/validate_internal.h"
 #include "wire/wire.h"
 
+#define FRAME_MAX            (256 * 1024)
+#define SIGNATURE_MAX        (128 * 1024)
+#define META_MAX             512 /* of a tensor, as lib/wire/record.h codes it */
+#define CHUNK_MAX            (1024 * 1024)
 #define DT_VALIDATE_WALL_MAX INT64_C(253402300799999) /* the year 9999 */
 #define ROW(name, ...)                                                                             \
     {                                                                                              \
@@ -44,7 +48,14 @@ static const dt_validate_row_t label_rows[] = {
 static const dt_validate_row_t worker_up_rows[] = {MESSAGE(hello), MESSAGE(inventory),
                                                    MESSAGE(beat), MESSAGE(engine), MESSAGE(bye)};
 static const dt_validate_row_t worker_down_rows[] = {
-    MESSAGE(welcome), MESSAGE(refusal), MESSAGE(beat), MESSAGE(intent), MESSAGE(engine_ack)};
+    MESSAGE(welcome),    MESSAGE(refusal), MESSAGE(beat), MESSAGE(intent),
+    MESSAGE(engine_ack), MESSAGE(open),    MESSAGE(close)};
+static const dt_validate_row_t session_open_rows[] = {
+    INT(session, 1, -1),      BYTES(key, 16, 16), TEXT(tenant, 63),   LIST(bindings, 4096),
+    FREE(memory_limit_bytes), INT(epoch, 1, -1),  TEXT(program, 127),
+};
+static const dt_validate_row_t session_close_rows[] = {INT(session, 1, -1), TEXT(reason, 256),
+                                                       BYTES0(key, 16)};
 static const dt_validate_row_t worker_hello_rows[] = {
     MESSAGE(version),  FREE(features),          TEXT(build, 64),  BYTES(node_id, 16, 16),
     NODE1(node_name),  INT(incarnation, 1, -1), FREE(epoch_seen), BYTES0(cluster_id, 16),
@@ -116,16 +127,109 @@ static const dt_validate_row_t join_reply_rows[] = {LINES(certificate_pem, 16384
                                                     LINES(ca_pem, 16384), TEXT(cluster_name, 63),
                                                     WALL(not_after_wall_ms)};
 
-static const dt_validate_row_t session_up_rows[] = {MESSAGE(hello), BYTES(frame, 0, 256 * 1024),
-                                                    MESSAGE(beat), MESSAGE(bye)};
+static const dt_validate_row_t session_up_rows[] = {
+    MESSAGE(hello), BYTES(frame, 0, FRAME_MAX), MESSAGE(beat), MESSAGE(bye), MESSAGE(query),
+    MESSAGE(done),
+};
+static const dt_validate_row_t session_down_rows[] = {
+    MESSAGE(welcome), MESSAGE(refusal), MESSAGE(beat),   MESSAGE(ack),
+    MESSAGE(result),  MESSAGE(answer),  MESSAGE(poison), MESSAGE(fault),
+};
 static const dt_validate_row_t session_hello_rows[] = {
-    MESSAGE(version),         FREE(features),       TEXT(build, 64),   FREE(session),
-    BYTES0(resume_token, 16), FREE(acked_sequence), TEXT(program, 127)};
+    MESSAGE(version),         FREE(features),
+    TEXT(build, 64),          FREE(session),
+    BYTES0(resume_token, 16), FREE(acked_sequence),
+    TEXT(program, 127),       INT(device_count, 0, 4096),
+    FREE(memory_limit_bytes), TEXT(host, 36),
+    TEXT(device_kind, 15),    TEXT(backend, 31),
+};
 static const dt_validate_row_t session_welcome_rows[] = {
-    MESSAGE(version),         FREE(features), TEXT(build, 64),     FREE(session),
-    BYTES0(resume_token, 16), FREE(epoch),    FREE(next_sequence), FREE(credit_bytes)};
+    MESSAGE(version),
+    FREE(features),
+    TEXT(build, 64),
+    INT(session, 1, -1),
+    BYTES(resume_token, 16, 16),
+    INT(epoch, 1, UINT32_MAX),
+    INT(next_sequence, 1, -1),
+    FREE(credit_bytes),
+    INT(heartbeat_ms, 50, 60000),
+    INT(dead_beats, 3, 1000),
+    INT(grace_ms, 0, INT64_MAX),
+    LIST(bindings, 4096),
+    FREE(results_done),
+};
+static const dt_validate_row_t vdev_binding_rows[] = {
+    INT(vdev, 0, 4095), NODE(node),        INT(device, 0, 63),
+    TEXT(kind, 15),     TEXT(backend, 31), TEXT(boot_id, 36),
+};
 static const dt_validate_row_t session_bye_rows[] = {TEXT(reason, 256)};
+static const dt_validate_row_t ack_rows[] = {FREE(sequence), FREE(credit_bytes)};
+static const dt_validate_row_t sig_query_rows[] = {
+    INT(query, 1, -1), BYTES(signature, 1, SIGNATURE_MAX), INT(vdev, 0, 4095)};
+static const dt_validate_row_t sig_answer_rows[] = {
+    INT(query, 1, -1), BYTES(signature, 0, SIGNATURE_MAX), MESSAGE(error), FREE(needs_execution)};
+static const dt_validate_row_t result_rows[] = {
+    INT(future, 1, -1), BYTES(meta, 0, META_MAX), BYTES(value, 0, 4096),
+    FREE(transfer),     FREE(size_bytes),         MESSAGE(error),
+};
+static const dt_validate_row_t futures_done_rows[] = {FREE(future)};
+static const dt_validate_row_t operator_error_rows[] = {
+    FREE(code),
+    TEXT(kind, 31),
+    LINES(text, 4096),
+    FREE(sequence),
+    TEXT(operator_name, 255),
+    TEXT(inputs, 1024),
+    TEXT(source, 1023),
+    TEXT(node, 63),
+    INT(device, 0, 63),
+    INT(vdev, 0, 4095),
+    FREE(source_code),
+    FREE(skipped),
+    ROW(range, .kind = DT_VALIDATE_TEXT, .max = 127, .count_max = 16),
+};
+static const dt_validate_row_t poison_rows[] = {FREE(sequence), MESSAGE1(error)};
+static const dt_validate_row_t fault_rows[] = {
+    MESSAGE1(error),      ROW(tensors, .kind = DT_VALIDATE_FREE, .count_max = 10000),
+    FREE(tensor_count),   FREE(size_bytes),
+    LIST(bindings, 4096), FREE(operators_lost),
+};
+static const dt_validate_row_t bulk_chunk_rows[] = {
+    FREE(session),  BYTES0(token, 16), FREE(transfer),
+    FREE(offset),   FREE(crc32c),      BYTES(data, 0, CHUNK_MAX),
+    FREE(received), MESSAGE(error),    FREE(restart),
+};
 
+static const dt_validate_row_t worker_session_up_rows[] = {
+    MESSAGE(hello),  MESSAGE(executed), MESSAGE(result), MESSAGE(answer),
+    MESSAGE(poison), MESSAGE(chunk),    MESSAGE(stats),  MESSAGE(lost),
+};
+static const dt_validate_row_t worker_session_down_rows[] = {
+    BYTES(frame, 0, FRAME_MAX), MESSAGE(query), MESSAGE(chunk), FREE(close), MESSAGE(list),
+    FREE(up_received),
+};
+static const dt_validate_row_t worker_session_hello_rows[] = {
+    INT(session, 1, -1), INT(epoch, 1, -1), BYTES(key, 16, 16), FREE(received)};
+static const dt_validate_row_t executed_rows[] = {FREE(sequence), INT(vdev, 0, 4095)};
+static const dt_validate_row_t engine_lost_rows[] = {
+    ROW(vdevs, .kind = DT_VALIDATE_INT, .max = 4095, .count_max = 4096), MESSAGE(error),
+    FREE(executed)};
+static const dt_validate_row_t session_stats_rows[] = {
+    LIST(operators, 1000), FREE(memory_bytes),       FREE(memory_peak_bytes), FREE(tensors),
+    LIST(list, 10000),     FREE(memory_limit_bytes), FREE(is_list),
+};
+static const dt_validate_row_t operator_stats_rows[] = {TEXT(name, 255), FREE(count),
+                                                        FREE(device_ns), FREE(bytes), FREE(errors)};
+static const dt_validate_row_t list_tensors_rows[] = {INT(limit, 1, 10000)};
+static const dt_validate_row_t tensor_info_rows[] = {
+    FREE(id),      TEXT(meta, 1023), FREE(size_bytes), INT(vdev, 0, 4095),
+    FREE(version), TEXT(state, 15),  FREE(session),
+};
+
+static const dt_validate_row_t list_jobs_rows[] = {INT(limit, 0, 1000), FREE(after)};
+static const dt_validate_row_t get_job_rows[] = {INT(id, 1, -1)};
+static const dt_validate_row_t end_job_rows[] = {INT(id, 1, -1), TEXT1(reason, 256), TEXT(by, 127)};
+static const dt_validate_row_t list_job_tensors_rows[] = {FREE(job), INT(limit, 0, 10000)};
 static const dt_validate_row_t list_nodes_rows[] = {TEXTS(names, 63, 1000), FREE(with_devices),
                                                     INT(limit, 0, 1000), TEXT(after, 63)};
 static const dt_validate_row_t set_node_rows[] = {
@@ -164,8 +268,8 @@ static const dt_validate_row_t event_field_rows[] = {TEXT1(key, 31), TEXT(value,
 
 static const dt_validate_row_t state_rows[] = {MESSAGE(cluster), MESSAGE(node),  MESSAGE(forgotten),
                                                MESSAGE(event),   MESSAGE(token), MESSAGE(request)};
-static const dt_validate_row_t cluster_state_rows[] = {BYTES(cluster_id, 16, 16),
-                                                       INT(epoch, 1, INT64_MAX), WALL(wall_ms)};
+static const dt_validate_row_t cluster_state_rows[] = {
+    BYTES(cluster_id, 16, 16), INT(epoch, 1, INT64_MAX), WALL(wall_ms), FREE(session_numbers)};
 static const dt_validate_row_t node_state_rows[] = {
     BYTES(node_id, 16, 16),
     NODE1(name),
@@ -279,6 +383,10 @@ static dt_status_t check_create_token(const ProtobufCMessage *message, dt_error_
     }
 static const dt_validate_table_t tables[] = {
     TABLE(beat, beat_rows, NULL), /* the most frequent first */
+    TABLE(worker_session_up, worker_session_up_rows, check_kind),
+    TABLE(executed, executed_rows, NULL),
+    TABLE(result, result_rows, NULL),
+    TABLE(ack, ack_rows, NULL),
     TABLE(worker_up, worker_up_rows, check_kind),
     TABLE(worker_down, worker_down_rows, check_kind),
     TABLE(device, device_rows, NULL),
@@ -297,10 +405,32 @@ static const dt_validate_table_t tables[] = {
     TABLE(engine_event, engine_event_rows, NULL),
     TABLE(join_request, join_rows, NULL),
     TABLE(join_reply, join_reply_rows, NULL),
+    TABLE(session_open, session_open_rows, NULL),
+    TABLE(session_close, session_close_rows, NULL),
     TABLE(session_up, session_up_rows, check_kind),
+    TABLE(session_down, session_down_rows, check_kind),
     TABLE(session_hello, session_hello_rows, NULL),
     TABLE(session_welcome, session_welcome_rows, NULL),
+    TABLE(vdev_binding, vdev_binding_rows, NULL),
     TABLE(session_bye, session_bye_rows, NULL),
+    TABLE(sig_query, sig_query_rows, NULL),
+    TABLE(sig_answer, sig_answer_rows, NULL),
+    TABLE(futures_done, futures_done_rows, NULL),
+    TABLE(operator_error, operator_error_rows, NULL),
+    TABLE(poison, poison_rows, NULL),
+    TABLE(fault, fault_rows, NULL),
+    TABLE(bulk_chunk, bulk_chunk_rows, NULL),
+    TABLE(worker_session_down, worker_session_down_rows, check_kind),
+    TABLE(worker_session_hello, worker_session_hello_rows, NULL),
+    TABLE(engine_lost, engine_lost_rows, NULL),
+    TABLE(session_stats, session_stats_rows, NULL),
+    TABLE(operator_stats, operator_stats_rows, NULL),
+    TABLE(list_tensors, list_tensors_rows, NULL),
+    TABLE(tensor_info, tensor_info_rows, NULL),
+    TABLE(list_jobs_request, list_jobs_rows, NULL),
+    TABLE(get_job_request, get_job_rows, NULL),
+    TABLE(end_job_request, end_job_rows, NULL),
+    TABLE(list_tensors_request, list_job_tensors_rows, NULL),
     TABLE(list_nodes_request, list_nodes_rows, NULL),
     TABLE(set_node_request, set_node_rows, check_set_node),
     TABLE(list_events_request, list_events_rows, NULL),
