@@ -24,9 +24,10 @@
 #define SERVER_GRACE_MS   1000
 #define TICKET_GRACE_NS   (800 * DT_CLOCK_MS_NS)
 #define ADMIN_PENDING_MAX 256
-#define STREAM_EXTRA      (2 * DT_CONTROLLERD_FOLLOWER_MAX + DT_CONTROLLERD_SESSION_MAX)
+#define STREAM_EXTRA      (2 * DT_CONTROLLERD_FOLLOWER_MAX + DT_CONTROLLERD_SESSION_STREAMS)
 #define CALLS_MAX         1024
-#define QUEUE_BYTES_MAX   (16u << 20) /* a peer's unsent messages; two of the largest replies */
+#define QUEUE_BYTES_MAX   (64u << 20) /* a peer's unsent messages; all unconfirmed results at once \
+                                       */
 #define DESCRIPTORS_SPARE 256
 #define WATCHDOG_LOOKS    4 /* in one watchdog interval */
 
@@ -86,8 +87,11 @@ static void become_ready(dt_controllerd_t *app)
 void dt_controllerd_pump(dt_controllerd_t *app)
 {
     dt_cluster_action_t action;
-    while (dt_cluster_poll(app->cluster, &action))
-        perform(app, &action);
+    do {
+        while (dt_cluster_poll(app->cluster, &action))
+            perform(app, &action);
+        dt_controllerd_session_pump(app);
+    } while (dt_cluster_has_actions(app->cluster));
     dt_controllerd_follow_feed(app);
     if (app->core_timer)
         dt_timer_arm(app->core_timer, dt_cluster_deadline(app->cluster));
@@ -200,6 +204,7 @@ void dt_controllerd_stop(dt_controllerd_t *app, int exit_code)
     dt_controllerd_follow_end(app);
     dt_controllerd_watch_end(app);
     dt_controllerd_session_end(app);
+    dt_controllerd_pump(app);
     dt_timer_arm(app->stop_timer, now_ns + TICKET_GRACE_NS);
     if (!app->is_server_stopping && app->server) {
         app->is_server_stopping = true;
@@ -261,6 +266,7 @@ static dt_status_t start_parts(dt_controllerd_t *app, int *ret_exit, dt_error_t 
     DT_TRY(dt_rpc_create(app->loop, on_grpc_log, &app->rpc, err));
     dt_controllerd_cluster_options(app, app->conf, &options);
     DT_TRY(dt_cluster_create(&options, &app->cluster, err));
+    DT_TRY(dt_controllerd_session_start(app, err));
     DT_TRY(dt_controllerd_journal_open(app, ret_exit, err));
     *ret_exit = DT_CONTROLLERD_EXIT_SOFTWARE;
     return dt_cluster_start(app->cluster, dt_loop_now_ns(), dt_clock_wall_ms(dt_clock_system()),
@@ -278,7 +284,7 @@ static dt_status_t start_server(dt_controllerd_t *app, int *ret_exit, dt_error_t
         .connection_max = connections,
         .stream_max = connections + STREAM_EXTRA,
         .call_max = CALLS_MAX,
-        .message_bytes_max = DT_WIRE_MESSAGE_MAX,
+        .message_bytes_max = DT_CONTROLLERD_CHUNK_MESSAGE,
         .queue_bytes_max = QUEUE_BYTES_MAX,
         .refused = on_refused,
         .arg = app,
@@ -355,6 +361,7 @@ static void end(dt_controllerd_t *app)
     dt_sigwatch_free(app->sighup);
     if (app->probe)
         dt_rpc_wake_free(app->probe);
+    dt_controllerd_session_free(app);
     dt_cluster_free(app->cluster);
     if (dt_rpc_free(app->rpc) != DT_OK || dt_loop_free(app->loop) != DT_OK)
         dt_log_err("handles were left open at the end");
@@ -382,7 +389,8 @@ static void init(dt_controllerd_t *app, const dt_conf_sources_t *sources, dt_con
         dt_list_init(&app->worker_buckets[i]);
     dt_list_init(&app->followers);
     dt_list_init(&app->watchers);
-    dt_list_init(&app->sessions);
+    for (size_t i = 0; i < DT_CONTROLLERD_BUCKET_COUNT; i++)
+        dt_list_init(&app->session_buckets[i]);
     dt_list_init(&app->tickets);
 }
 

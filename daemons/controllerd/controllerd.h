@@ -19,6 +19,7 @@
 #include "conf/cmdline.h"
 #include "conf/conf.h"
 #include "core/cluster.h"
+#include "core/session.h"
 #include "loop/loop.h"
 #include "metrics/metrics.h"
 #include "pki/pki.h"
@@ -37,9 +38,16 @@ enum {
     DT_CONTROLLERD_EXIT_CONFIG = 78,
 };
 
-#define DT_CONTROLLERD_LISTEN_MAX   DT_RPC_LISTENER_MAX
-#define DT_CONTROLLERD_FOLLOWER_MAX 64  /* event followers, and health watchers, at once */
-#define DT_CONTROLLERD_SESSION_MAX  256 /* session streams at once */
+#define DT_CONTROLLERD_LISTEN_MAX      DT_RPC_LISTENER_MAX
+#define DT_CONTROLLERD_FOLLOWER_MAX    64    /* event followers, and health watchers, at once */
+#define DT_CONTROLLERD_SESSION_STREAMS 65536 /* of programs, their bulk, and nodes' of sessions */
+#define DT_CONTROLLERD_NODE_WINDOW     (256u << 10) /* bytes of a session on their way to a node */
+#define DT_CONTROLLERD_NODE_RECORDS    8192u
+#define DT_CONTROLLERD_RESULTS         (8u << 20) /* unconfirmed Results of a session */
+#define DT_CONTROLLERD_CHUNK_MESSAGE                                                               \
+    ((1u << 20) + 4096) /* the largest message: bytes of a transfer */
+#define DT_CONTROLLERD_LIST_JOBS    1000
+#define DT_CONTROLLERD_BY_MAX       320
 #define DT_CONTROLLERD_BUCKET_COUNT 1024
 #define DT_CONTROLLERD_REPLY_MAX    (7u << 20)   /* bytes of a reply; a list is cut to fit */
 #define DT_CONTROLLERD_ARENA_MAX    (128u << 20) /* of a reply while it is made */
@@ -113,13 +121,16 @@ void dt_controllerd_fail(dt_rpc_call_t *call, const dt_error_t *why);
 
 extern const dt_rpc_stream_ops_t dt_controllerd_worker_ops;
 extern const dt_rpc_stream_ops_t dt_controllerd_session_ops;
+extern const dt_rpc_stream_ops_t dt_controllerd_link_ops;
+extern const dt_rpc_stream_ops_t dt_controllerd_bulk_ops;
 extern const dt_rpc_stream_ops_t dt_controllerd_follow_ops;
 extern const dt_rpc_stream_ops_t dt_controllerd_watch_ops;
 
 dt_controllerd_unary_fn dt_controllerd_join, dt_controllerd_get_cluster, dt_controllerd_list_nodes,
     dt_controllerd_set_node, dt_controllerd_list_events, dt_controllerd_get_config,
     dt_controllerd_get_diagnostics, dt_controllerd_create_token, dt_controllerd_list_tokens,
-    dt_controllerd_revoke_token, dt_controllerd_health_check;
+    dt_controllerd_revoke_token, dt_controllerd_list_jobs, dt_controllerd_get_job,
+    dt_controllerd_end_job, dt_controllerd_list_tensors, dt_controllerd_health_check;
 
 /* A request that waits for the core's REPLY. */
 typedef struct dt_controllerd_ticket {
@@ -145,6 +156,8 @@ void dt_controllerd_worker_close(dt_controllerd_t *app, const dt_cluster_action_
 void dt_controllerd_worker_sweep(dt_controllerd_t *app, int64_t now_ns);
 size_t dt_controllerd_worker_count_host(dt_controllerd_t *app, const char *host);
 
+/* SHA-256. */
+void dt_controllerd_hash(const void *bytes, size_t size, uint8_t hash[32]);
 /* Hash a token's secret, as the core compares it. */
 void dt_controllerd_secret_hash(const char *secret, uint8_t hash[32]);
 
@@ -164,8 +177,17 @@ void dt_controllerd_follow_sweep(dt_controllerd_t *app, int64_t now_ns);
 void dt_controllerd_follow_end(dt_controllerd_t *app); /* end all: the daemon stops */
 void dt_controllerd_watch_tell(dt_controllerd_t *app); /* the health may have changed */
 void dt_controllerd_watch_end(dt_controllerd_t *app);
+
+/* ---- sessions (svc_session.c) ---- */
+
+DT_MUST_USE dt_status_t dt_controllerd_session_start(dt_controllerd_t *app, dt_error_t *err);
+/* Tell the machine of nodes that moved, perform what it wants, arm its timer. */
+void dt_controllerd_session_pump(dt_controllerd_t *app);
+void dt_controllerd_session_reload(dt_controllerd_t *app);
+/* Drop peers that do not read. Cost: O(streams). */
 void dt_controllerd_session_sweep(dt_controllerd_t *app, int64_t now_ns);
-void dt_controllerd_session_end(dt_controllerd_t *app);
+void dt_controllerd_session_end(dt_controllerd_t *app); /* end all streams: the daemon stops */
+void dt_controllerd_session_free(dt_controllerd_t *app);
 
 /* ---- certificates (credentials.c) ---- */
 
@@ -265,8 +287,12 @@ struct dt_controllerd {
     uint64_t events_fed; /* newest event that followers were offered */
     dt_list_t watchers;
     size_t watcher_count;
-    dt_list_t sessions;
-    size_t session_count;
+    dt_sessions_t *sessions;
+    dt_timer_t *session_timer;
+    dt_list_t session_buckets[DT_CONTROLLERD_BUCKET_COUNT]; /* by the stream's number */
+    size_t session_stream_count;
+    uint64_t session_generation; /* of the cluster, as the machine knows it */
+    uint64_t session_numbers;    /* below it, the machine may give them out */
     dt_list_t tickets;
     uint64_t ticket_last;
 

@@ -107,7 +107,7 @@ static void put_queues(dt_controllerd_t *app, const dt_cluster_counts_t *counts,
         {"calls", rpc.calls, rpc.call_max},
         {"followers", app->follower_count, DT_CONTROLLERD_FOLLOWER_MAX},
         {"watchers", app->watcher_count, DT_CONTROLLERD_FOLLOWER_MAX},
-        {"sessions", app->session_count, DT_CONTROLLERD_SESSION_MAX},
+        {"session_streams", app->session_stream_count, DT_CONTROLLERD_SESSION_STREAMS},
         {"nodes", counts->nodes_total, counts->nodes_max},
     };
     dt_metrics_family(text, "dtorch_queue_depth", DT_METRICS_GAUGE, "What is held, by queue.");

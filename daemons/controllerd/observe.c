@@ -229,7 +229,8 @@ static void rpc_items(dt_controllerd_t *app, struct items *items)
     item(items, "calls", rpc.call_max, "%zu", rpc.calls);
     item(items, "followers", DT_CONTROLLERD_FOLLOWER_MAX, "%zu", app->follower_count);
     item(items, "watchers", DT_CONTROLLERD_FOLLOWER_MAX, "%zu", app->watcher_count);
-    item(items, "sessions", DT_CONTROLLERD_SESSION_MAX, "%zu", app->session_count);
+    item(items, "session_streams", DT_CONTROLLERD_SESSION_STREAMS, "%zu",
+         app->session_stream_count);
     item(items, "accepted_total", 0, "%" PRIu64, rpc.accepted);
     item(items, "refused_total", 0, "%" PRIu64, rpc.refused);
     item(items, "streams_total", 0, "%" PRIu64, rpc.streams_total);

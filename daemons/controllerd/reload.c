@@ -62,6 +62,7 @@ static dt_status_t reload(dt_controllerd_t *app, dt_strv_t *ret_changed, dt_erro
     }
     dt_conf_free(app->conf);
     app->conf = conf;
+    dt_controllerd_session_reload(app);
     dt_log_set_level(level);
     renew_metrics(app);
     return DT_OK;

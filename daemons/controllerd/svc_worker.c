@@ -222,8 +222,13 @@ static dt_status_t sign(dt_controllerd_t *app, const Dtorch__V1__JoinRequest *re
 
 void dt_controllerd_secret_hash(const char *secret, uint8_t hash[32])
 {
+    dt_controllerd_hash(secret, strlen(secret), hash);
+}
+
+void dt_controllerd_hash(const void *bytes, size_t size, uint8_t hash[32])
+{
     char hex[DT_PKI_SHA256_HEX_SIZE];
-    dt_pki_sha256_hex(secret, strlen(secret), hex);
+    dt_pki_sha256_hex(bytes, size, hex);
     for (size_t i = 0; i < 32; i++) {
         unsigned high = (unsigned char)hex[2 * i], low = (unsigned char)hex[2 * i + 1];
         hash[i] = (uint8_t)((high <= '9' ? high - '0' : high - 'a' + 10) << 4 |

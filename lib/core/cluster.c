@@ -49,6 +49,11 @@ void dt_cluster_send(dt_cluster_t *cluster, uint64_t stream, const Dtorch__V1__W
     dt_cluster_push(cluster, queued);
 }
 
+bool dt_cluster_has_actions(const dt_cluster_t *cluster)
+{
+    return !dt_list_is_empty(&cluster->actions);
+}
+
 bool dt_cluster_poll(dt_cluster_t *cluster, dt_cluster_action_t *ret_action)
 {
     free(DT_TAKE(cluster->polled));

@@ -126,6 +126,7 @@ void dt_cluster_free(dt_cluster_t *cluster); /* NULL is fine */
 
 /* Take the next action; false: none is left. */
 bool dt_cluster_poll(dt_cluster_t *cluster, dt_cluster_action_t *ret_action);
+bool dt_cluster_has_actions(const dt_cluster_t *cluster);
 
 /* ---- start ---- */
 

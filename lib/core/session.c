@@ -10,6 +10,8 @@
 #include "core/session_internal.h"
 
 #define SESSIONS_LIMIT 65536u
+#define QUEUE_CLIENT   (4u << 20)
+#define QUEUE_BULK     (24u << 20) /* 8 MiB of transfers each way, and the windows of frames */
 
 /* ---- life ---- */
 
@@ -305,6 +307,17 @@ void dt_sessions_received(dt_sessions_t *sessions, uint64_t id, const uint8_t *d
         dt_session_bulk_received(sessions, stream, data, size);
         break;
     }
+}
+
+size_t dt_sessions_queue_max(const dt_sessions_t *sessions, uint64_t id)
+{
+    const dt_session_stream_t *stream = dt_sessions_stream(sessions, id);
+    if (!stream || !stream->session)
+        return QUEUE_CLIENT;
+    /* A client that comes back gets all unconfirmed results at once. */
+    return stream->kind == DT_SESSION_STREAM_CLIENT
+               ? QUEUE_CLIENT + (size_t)stream->session->results_bytes
+               : QUEUE_BULK;
 }
 
 void dt_sessions_stuck(dt_sessions_t *sessions, uint64_t id, size_t queued, int64_t now_ns)

@@ -196,6 +196,8 @@ void dt_sessions_opened(dt_sessions_t *sessions, uint64_t stream, dt_session_str
 /* A message came: the envelope as it was received. Borrows it. */
 void dt_sessions_received(dt_sessions_t *sessions, uint64_t stream, const uint8_t *data,
                           size_t size, int64_t now_ns);
+/* Bytes that may wait to be written on a stream before it counts as stuck. */
+size_t dt_sessions_queue_max(const dt_sessions_t *sessions, uint64_t stream);
 /* It does not take what it is sent: `queued` bytes wait. Its stream is ended. */
 void dt_sessions_stuck(dt_sessions_t *sessions, uint64_t stream, size_t queued, int64_t now_ns);
 void dt_sessions_closed(dt_sessions_t *sessions, uint64_t stream, const char *text, int64_t now_ns);
