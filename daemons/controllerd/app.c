@@ -34,7 +34,6 @@
 
 static void perform(dt_controllerd_t *app, const dt_cluster_action_t *action)
 {
-    dt_cluster_counts_t counts;
     switch (action->kind) {
     case DT_CLUSTER_DO_SEND:
         dt_controllerd_worker_send(app, action);
@@ -46,8 +45,7 @@ static void perform(dt_controllerd_t *app, const dt_cluster_action_t *action)
         dt_controllerd_journal_put(app, action);
         break;
     case DT_CLUSTER_DO_EVENT:
-        dt_cluster_count(app->cluster, &counts);
-        dt_controllerd_log_event(action->event, counts.epoch);
+        dt_controllerd_log_event(action->event, dt_cluster_epoch(app->cluster));
         break;
     case DT_CLUSTER_DO_REPLY:
         dt_controllerd_ticket_answer(app, action);

@@ -122,12 +122,10 @@ uint32_t dt_controllerd_journal_pending_max(const dt_conf_t *conf)
 
 void dt_controllerd_journal_put(dt_controllerd_t *app, const dt_cluster_action_t *action)
 {
-    dt_cluster_counts_t counts;
     uint64_t sequence;
     dt_error_t err;
-    dt_cluster_count(app->cluster, &counts);
-    if (dt_store_append(app->store, DT_JOURNAL_TYPE_STATE, counts.epoch, action->data, action->size,
-                        &sequence, &err) == DT_OK) {
+    if (dt_store_append(app->store, DT_JOURNAL_TYPE_STATE, dt_cluster_epoch(app->cluster),
+                        action->data, action->size, &sequence, &err) == DT_OK) {
         dt_check(sequence == app->sequence_base + action->sequence);
         return;
     }
@@ -179,17 +177,15 @@ static void snapshot_turn(void *arg, int64_t deadline_ns)
 {
     dt_controllerd_t *app = arg;
     int64_t until_ns = dt_loop_now_ns() + SNAPSHOT_TURN_NS;
-    dt_cluster_counts_t counts;
     const uint8_t *data;
     dt_error_t err;
     size_t size;
     (void)deadline_ns;
     if (!app->is_snapshot_open)
         return;
-    dt_cluster_count(app->cluster, &counts);
     while (dt_cluster_snapshot_next(app->cluster, &app->snapshot_cursor, &data, &size)) {
-        if (dt_store_snapshot_add(app->store, DT_JOURNAL_TYPE_STATE, counts.epoch, data, size,
-                                  &err) != DT_OK) {
+        if (dt_store_snapshot_add(app->store, DT_JOURNAL_TYPE_STATE, dt_cluster_epoch(app->cluster),
+                                  data, size, &err) != DT_OK) {
             dt_log_warn("snapshot given up", DT_LOG_E(&err));
             dt_store_snapshot_abort(app->store);
             app->is_snapshot_open = false;
