@@ -29,6 +29,11 @@ void sim_check_cluster_close(sim_t *sim, const sim_conn_t *conn, const char *tex
     if (strcmp(text, "heartbeat lost") == 0 && was_healthy(sim, 1 + conn->agent) &&
         link_was_healthy(sim, conn))
         sim_fail(sim, "agent %d lives, its stream too, and it was declared dead", conn->agent);
+    /* Only a stream that its own agent has left, or that was silent, gives way to another. */
+    if (strncmp(text, "replaced", 8) == 0 && was_healthy(sim, 0) &&
+        was_healthy(sim, 1 + conn->agent) && link_was_healthy(sim, conn) &&
+        &sim->conns[sim->agents[conn->agent].conn] == conn)
+        sim_fail(sim, "live agent %d was disturbed by another with its identity", conn->agent);
 }
 
 void sim_check_agent_close(sim_t *sim, const sim_conn_t *conn, const char *text)
