@@ -204,7 +204,8 @@ static bool must_wait(sim_t *sim, const sim_event_t *event)
         return false;
     sim_event_t later = *event;
     later.at_ns = p->starved_until_ns;
-    later.order = event->kind == SIM_TICK && sim_random(sim, 2) ? 0 : ++sim->order;
+    if (event->kind == SIM_TICK) /* else the order in which things were sent */
+        later.order = sim_random(sim, 2) ? 0 : UINT64_MAX;
     push_ordered(sim, later);
     return true;
 }
