@@ -391,7 +391,7 @@ static void complain(const dt_error_t *err, int exit_code)
     if (dt_sysd_is_stderr_journal())
         dt_log_err("start failed", DT_LOG_E(err), DT_LOG_I("exit_code", exit_code));
     else
-        fprintf(stderr, "dtorch-controllerd: %s\n", err->text);
+        (void)fprintf(stderr, "dtorch-controllerd: %s\n", err->text);
 }
 
 int dt_controllerd_run(const dt_conf_sources_t *sources, dt_conf_t *conf)

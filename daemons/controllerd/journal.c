@@ -151,25 +151,33 @@ static void tell_failing(dt_controllerd_t *app, const dt_store_status_t *status,
     }
 }
 
+static void begin_snapshot(dt_controllerd_t *app, int64_t now_ns)
+{
+    if (dt_store_snapshot_begin(app->store, NULL) != DT_OK)
+        return; /* the store asks again */
+    app->is_snapshot_open = true;
+    app->snapshot_cursor = (dt_cluster_cursor_t){.part = 0};
+    dt_timer_arm(app->snapshot_timer, now_ns);
+}
+
 void dt_controllerd_journal_look(dt_controllerd_t *app)
 {
     int64_t now_ns = dt_loop_now_ns();
     dt_store_status_t status;
-    dt_error_t err;
     dt_store_poll(app->store, &status);
     if (status.durable_sequence > app->sequence_base)
         dt_cluster_durable(app->cluster, status.durable_sequence - app->sequence_base, now_ns);
     tell_failing(app, &status, now_ns);
-    if (status.wants_snapshot && !app->is_snapshot_open && !app->is_stopping) {
-        if (dt_store_snapshot_begin(app->store, &err) == DT_OK) {
-            app->is_snapshot_open = true;
-            app->snapshot_cursor = (dt_cluster_cursor_t){.part = 0};
-            dt_timer_arm(app->snapshot_timer, now_ns);
-        } else {
-            dt_log_debug("no snapshot", DT_LOG_E(&err));
-        }
-    }
+    if (status.wants_snapshot && !app->is_snapshot_open && !app->is_stopping)
+        begin_snapshot(app, now_ns);
     dt_controllerd_pump(app);
+}
+
+static void give_up_snapshot(dt_controllerd_t *app, const dt_error_t *err)
+{
+    dt_log_warn("snapshot given up", DT_LOG_E(err));
+    dt_store_snapshot_abort(app->store);
+    app->is_snapshot_open = false;
 }
 
 /* Write some more of the snapshot; the state thread has other things to do too. */
@@ -186,9 +194,7 @@ static void snapshot_turn(void *arg, int64_t deadline_ns)
     while (dt_cluster_snapshot_next(app->cluster, &app->snapshot_cursor, &data, &size)) {
         if (dt_store_snapshot_add(app->store, DT_JOURNAL_TYPE_STATE, dt_cluster_epoch(app->cluster),
                                   data, size, &err) != DT_OK) {
-            dt_log_warn("snapshot given up", DT_LOG_E(&err));
-            dt_store_snapshot_abort(app->store);
-            app->is_snapshot_open = false;
+            give_up_snapshot(app, &err);
             return;
         }
         if (dt_loop_now_ns() >= until_ns) {
