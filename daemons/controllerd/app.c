@@ -162,11 +162,18 @@ static void on_grpc_log(int severity, const char *text)
 static void on_refused(void *arg, const char *address, uint64_t count)
 {
     dt_controllerd_t *app = arg;
-    char what[96];
-    (void)snprintf(what, sizeof what, "%llu connections over ConnectionsMax= were closed",
-                   (unsigned long long)count);
-    dt_cluster_peer_misbehaved(app->cluster, address, what, dt_loop_now_ns());
+    dt_log_debug("connections closed", DT_LOG_S("address", address), DT_LOG_U("count", count));
+    dt_cluster_peer_misbehaved(app->cluster, address,
+                               "connections without a call, or over ConnectionsMax=, were closed",
+                               dt_loop_now_ns());
     dt_controllerd_pump(app);
+}
+
+static void on_listener_lost(void *arg, int port)
+{
+    dt_log_err("gRPC gave up a listening port for want of descriptors; ending, to be started again",
+               DT_LOG_I("port", port));
+    dt_controllerd_stop(arg, DT_CONTROLLERD_EXIT_AGAIN);
 }
 
 /* ---- stop ---- */
@@ -279,6 +286,7 @@ static dt_status_t start_server(dt_controllerd_t *app, int *ret_exit, dt_error_t
         .message_bytes_max = DT_WIRE_MESSAGE_MAX,
         .queue_bytes_max = QUEUE_BYTES_MAX,
         .refused = on_refused,
+        .listener_lost = on_listener_lost,
         .arg = app,
     };
     DT_TRY(dt_rpc_server_create(app->rpc, &options, &app->server, err));

@@ -231,6 +231,7 @@ static void rpc_items(dt_controllerd_t *app, struct items *items)
     item(items, "sessions", DT_CONTROLLERD_SESSION_MAX, "%zu", app->session_count);
     item(items, "accepted_total", 0, "%" PRIu64, rpc.accepted);
     item(items, "refused_total", 0, "%" PRIu64, rpc.refused);
+    item(items, "silent_total", 0, "%" PRIu64, rpc.silent);
     item(items, "streams_total", 0, "%" PRIu64, rpc.streams_total);
     item(items, "calls_total", 0, "%" PRIu64, rpc.calls_total);
     item(items, "unknown_methods_total", 0, "%" PRIu64, rpc.unknown_total);
