@@ -19,7 +19,7 @@ $(BUILD)/config.mk: mk/detect.sh
 	@sh mk/detect.sh $(@D)/probe >$@.tmp && mv $@.tmp $@
 
 # help and clean must work on a bare machine and must not leave a build folder behind.
-ifneq ($(filter-out help clean deps dist test fuzz-% check-fuzz,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help clean deps demo dist test fuzz-% check-fuzz,$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
 

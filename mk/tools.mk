@@ -6,7 +6,8 @@ deps: ## install the missing packages of mk/packages.txt; nothing else
 	$(Q)sh mk/deps.sh
 test: ## all checks and test tiers, gcc and clang; ends with "N passed, N failed"
 	+$(Q)MAKE=$(MAKE) sh mk/test.sh
-demo: all ## a controller and three workers; one is killed, and it is shown who noticed when
+demo: ## install what is missing, build; a controller and three workers; one is killed, and it is shown who noticed when
+	+$(Q)sh mk/deps.sh && $(MAKE) --no-print-directory all
 	$(Q)bash tests/demo.sh $(abspath $(BUILD)/bin)
 run-dev: all ## a controller and N=3 workers in this terminal; Ctrl-C ends all
 	$(Q)bash mk/run-dev.sh $(abspath $(BUILD)/bin) $(N)

@@ -307,6 +307,7 @@ static dt_status_t find_verb(dt_arena_t *pool, const dt_ctl_noun_t *noun, const 
 static dt_status_t check_options(const dt_ctl_cli_t *cli, dt_error_t *err)
 {
     const dt_ctl_verb_t *verb = cli->verb;
+    dt_check(verb);
     for (size_t i = 0; i < DT_CTL_OPT_COUNT; i++)
         if (cli->settings[i].is_set && !((verb->options | dt_ctl_common_options) & DT_CTL_BIT(i)))
             return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s%s%s does not take --%s", verb->noun,
@@ -317,6 +318,7 @@ static dt_status_t check_options(const dt_ctl_cli_t *cli, dt_error_t *err)
 static dt_status_t check_arguments(const dt_ctl_cli_t *cli, dt_error_t *err)
 {
     const dt_ctl_verb_t *verb = cli->verb;
+    dt_check(verb);
     const char *space = *verb->name ? " " : "";
     if (cli->arg_count > verb->arg_max)
         return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s%s%s does not take \"%s\"%s%s", verb->noun,

@@ -219,21 +219,21 @@ int dt_ctl_cluster_check(dt_ctl_t *ctl)
                                     code == DT_CTL_EXIT_TIMEOUT
                                 ? CHECK_CRITICAL
                                 : CHECK_UNKNOWN;
-        fprintf(out, "DTORCH %s: the controller cannot be asked (exit code %d)\n", words[result],
-                code);
+        (void)fprintf(out, "DTORCH %s: the controller cannot be asked (exit code %d)\n",
+                      words[result], code);
         return (int)result;
     }
     enum check result = judge(ctl, status, &text);
-    fprintf(out,
-            "DTORCH %s: %s | nodes=%u;;;0 nodes_ready=%u;;;0 nodes_suspect=%u;;;0 "
-            "nodes_dead=%u;;;0 devices=%u;;;0 devices_failed=%u;;;0 devices_missing=%u;;;0 "
-            "alarms=%zu;;;0 journal_pending=%" PRIu64 ";;;0\n",
-            words[result], dt_ctl_safe(&ctl->pool, text), status->nodes_total, status->nodes_ready,
-            status->nodes_suspect, status->nodes_dead, status->devices_total,
-            status->devices_failed, status->devices_missing, status->n_alarms,
-            status->journal ? status->journal->pending : 0);
+    (void)fprintf(out,
+                  "DTORCH %s: %s | nodes=%u;;;0 nodes_ready=%u;;;0 nodes_suspect=%u;;;0 "
+                  "nodes_dead=%u;;;0 devices=%u;;;0 devices_failed=%u;;;0 devices_missing=%u;;;0 "
+                  "alarms=%zu;;;0 journal_pending=%" PRIu64 ";;;0\n",
+                  words[result], dt_ctl_safe(&ctl->pool, text), status->nodes_total,
+                  status->nodes_ready, status->nodes_suspect, status->nodes_dead,
+                  status->devices_total, status->devices_failed, status->devices_missing,
+                  status->n_alarms, status->journal ? status->journal->pending : 0);
     for (size_t i = 1; i < status->n_alarms; i++)
-        fprintf(out, "%s\n", dt_ctl_safe(&ctl->pool, status->alarms[i]->text));
+        (void)fprintf(out, "%s\n", dt_ctl_safe(&ctl->pool, status->alarms[i]->text));
     return (int)result;
 }
 

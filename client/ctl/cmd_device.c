@@ -177,7 +177,7 @@ int dt_ctl_device_show(dt_ctl_t *ctl)
     if (!dt_ctl_is_people(ctl) || ctl->output.fields)
         code = dt_ctl_print_devices(ctl, &nodes, &picked);
     for (size_t i = 0; dt_ctl_is_people(ctl) && !ctl->output.fields && i < picked.count; i++) {
-        fputs(i > 0 ? "\n" : "", ctl->output.screen.file);
+        (void)fputs(i > 0 ? "\n" : "", ctl->output.screen.file);
         show_device(ctl, picked.items[i], dt_ctl_nodes_find(&nodes, picked.items[i]->node));
     }
     return code == DT_CTL_EXIT_OK && unknown > 0 ? DT_CTL_EXIT_PARTIAL : code;
@@ -261,9 +261,9 @@ static void print_legend(dt_ctl_t *ctl)
 {
     if (!ctl->output.screen.has_legend)
         return;
-    fputs("\nNV# NVLink with # lanes   PIX same PCI switch   NODE same NUMA node\n"
-          "SYS across NUMA nodes   X itself   - not known\n",
-          ctl->output.screen.file);
+    (void)fputs("\nNV# NVLink with # lanes   PIX same PCI switch   NODE same NUMA node\n"
+                "SYS across NUMA nodes   X itself   - not known\n",
+                ctl->output.screen.file);
 }
 
 static void print_topologies(dt_ctl_t *ctl, const dt_ctl_nodes_t *nodes)
@@ -289,14 +289,14 @@ static void print_topologies(dt_ctl_t *ctl, const dt_ctl_nodes_t *nodes)
             last = nodes->items[j]->name;
         }
         names = dt_ctl_print(pool, "%s%s", names, dt_ctl_hosts_range(pool, first, last));
-        fprintf(ctl->output.screen.file, "%s%s\n", printed++ > 0 ? "\n" : "",
-                dt_ctl_safe(pool, names));
+        (void)fprintf(ctl->output.screen.file, "%s%s\n", printed++ > 0 ? "\n" : "",
+                      dt_ctl_safe(pool, names));
         print_matrix(ctl, nodes->items[i]);
     }
     if (printed > 0)
         print_legend(ctl);
     else
-        fputs("No device is there.\n", ctl->output.screen.file);
+        (void)fputs("No device is there.\n", ctl->output.screen.file);
 }
 
 int dt_ctl_device_topology(dt_ctl_t *ctl)

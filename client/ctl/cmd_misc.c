@@ -55,28 +55,29 @@ static void print_version(dt_ctl_t *ctl, bool is_first, const char *program, con
     FILE *out = ctl->output.screen.file;
     switch (ctl->output.format) {
     case DT_CTL_JSON:
-        fprintf(out, "%s{\"program\":\"%s\",\"build\":", is_first ? "" : ",\n", program);
+        (void)fprintf(out, "%s{\"program\":\"%s\",\"build\":", is_first ? "" : ",\n", program);
         dt_ctl_json_text(out, build);
         if (protocol) {
-            fputs(",\"version\":", out);
+            (void)fputs(",\"version\":", out);
             dt_ctl_json_text(out, protocol);
         }
-        fputc('}', out);
+        (void)fputc('}', out);
         break;
     case DT_CTL_CSV:
-        fputs(is_first && ctl->output.screen.has_legend ? "program,build,version\r\n" : "", out);
-        fprintf(out, "%s,", program);
+        (void)fputs(is_first && ctl->output.screen.has_legend ? "program,build,version\r\n" : "",
+                    out);
+        (void)fprintf(out, "%s,", program);
         dt_ctl_csv_text(out, dt_ctl_safe(&ctl->pool, build));
-        fprintf(out, ",%s\r\n", protocol ? dt_ctl_safe(&ctl->pool, protocol) : "");
+        (void)fprintf(out, ",%s\r\n", protocol ? dt_ctl_safe(&ctl->pool, protocol) : "");
         break;
     case DT_CTL_NAME:
-        fprintf(out, "%s\n", dt_ctl_safe(&ctl->pool, build));
+        (void)fprintf(out, "%s\n", dt_ctl_safe(&ctl->pool, build));
         break;
     default:
-        fprintf(out, "%-20s  %s", program, dt_ctl_safe(&ctl->pool, build));
+        (void)fprintf(out, "%-20s  %s", program, dt_ctl_safe(&ctl->pool, build));
         if (protocol)
-            fprintf(out, "  protocol %s", dt_ctl_safe(&ctl->pool, protocol));
-        fputc('\n', out);
+            (void)fprintf(out, "  protocol %s", dt_ctl_safe(&ctl->pool, protocol));
+        (void)fputc('\n', out);
     }
 }
 
@@ -88,7 +89,7 @@ int dt_ctl_version(dt_ctl_t *ctl)
     Dtorch__V1__GetClusterRequest request = DTORCH__V1__GET_CLUSTER_REQUEST__INIT;
     if (is_json) {
         dt_ctl_json_begin(out, "VersionList");
-        fputs(",\"items\":[\n", out);
+        (void)fputs(",\"items\":[\n", out);
     }
     print_version(ctl, true, "dtorchctl", dt_version(), NULL);
     (void)fflush(out);
@@ -97,7 +98,7 @@ int dt_ctl_version(dt_ctl_t *ctl)
     if (status)
         print_version(ctl, false, "dtorch-controllerd", status->build, status->version);
     if (is_json) {
-        fputc('\n', out);
+        (void)fputc('\n', out);
         dt_ctl_json_end(out);
     }
     return code;
@@ -125,9 +126,10 @@ static void complete_nodes(dt_ctl_conn_t *conn, dt_arena_t *pool, bool devices, 
     Dtorch__V1__ListNodesRequest request = DTORCH__V1__LIST_NODES_REQUEST__INIT;
     ProtobufCMessage *reply;
     const char *tried;
+    const dt_ctl_request_t what = {"ListNodes", &request.base, &dtorch__v1__node_list__descriptor,
+                                   COMPLETE_MS};
     request.with_devices = devices;
-    if (dt_ctl_conn_call(conn, pool, "ListNodes", &request.base, &dtorch__v1__node_list__descriptor,
-                         COMPLETE_MS, &reply, &tried, NULL) != DT_OK)
+    if (dt_ctl_conn_call(conn, pool, &what, &reply, &tried, NULL) != DT_OK)
         return;
     const Dtorch__V1__NodeList *list = (const Dtorch__V1__NodeList *)(const void *)reply;
     if (!devices)
@@ -149,9 +151,9 @@ static void complete_tokens(dt_ctl_conn_t *conn, dt_arena_t *pool, FILE *out)
                                       .many = "tokens",
                                       .name_path = "id",
                                       .type = &dtorch__v1__token_info__descriptor};
-    if (dt_ctl_conn_call(conn, pool, "ListTokens", &request.base,
-                         &dtorch__v1__token_list__descriptor, COMPLETE_MS, &reply, &tried,
-                         NULL) != DT_OK)
+    const dt_ctl_request_t what = {"ListTokens", &request.base, &dtorch__v1__token_list__descriptor,
+                                   COMPLETE_MS};
+    if (dt_ctl_conn_call(conn, pool, &what, &reply, &tried, NULL) != DT_OK)
         return;
     const Dtorch__V1__TokenList *list = (const Dtorch__V1__TokenList *)(const void *)reply;
     print_ids(&ids, (const ProtobufCMessage *const *)(const void *)list->tokens, list->n_tokens,

@@ -180,7 +180,7 @@ static int show_node(dt_ctl_t *ctl, const Dtorch__V1__Node *node)
         return DT_CTL_EXIT_OK;
     dt_ctl_nodes_t one = {.items = &node, .count = 1};
     dt_ctl_devices_t devices = dt_ctl_devices_of(ctl, &one);
-    fputc('\n', ctl->output.screen.file);
+    (void)fputc('\n', ctl->output.screen.file);
     return dt_ctl_print_devices(ctl, &one, &devices);
 }
 
@@ -193,7 +193,7 @@ int dt_ctl_node_show(dt_ctl_t *ctl)
     if (!dt_ctl_is_people(ctl) || ctl->output.fields)
         return print_nodes(ctl, &dt_ctl_node_list_type, &nodes);
     for (size_t i = 0; i < nodes.count && code == DT_CTL_EXIT_OK; i++) {
-        fputs(i > 0 ? "\n" : "", ctl->output.screen.file);
+        (void)fputs(i > 0 ? "\n" : "", ctl->output.screen.file);
         code = show_node(ctl, nodes.items[i]);
     }
     return code != DT_CTL_EXIT_OK ? code : dt_ctl_partial(&nodes);
@@ -269,9 +269,9 @@ static int tell_dry_run(dt_ctl_t *ctl, const struct change *change, const dt_ctl
         count += differs;
         if (!dt_ctl_is_people(ctl) || dt_ctl_has(ctl, DT_CTL_OPT_QUIET))
             continue;
-        fprintf(ctl->output.screen.file, "%s  %s%s\n",
-                dt_ctl_safe(&ctl->pool, nodes->items[i]->name),
-                differs ? "would be " : "is already ", outcome(ctl, change, nodes->items[i]));
+        (void)fprintf(ctl->output.screen.file, "%s  %s%s\n",
+                      dt_ctl_safe(&ctl->pool, nodes->items[i]->name),
+                      differs ? "would be " : "is already ", outcome(ctl, change, nodes->items[i]));
     }
     return count > 0 ? DT_CTL_EXIT_WOULD : DT_CTL_EXIT_OK;
 }
@@ -310,8 +310,9 @@ static int tell_change(dt_ctl_t *ctl, const struct change *change, const dt_ctl_
     if (!dt_ctl_is_people(ctl))
         return print_nodes(ctl, &dt_ctl_node_list_type, nodes);
     for (size_t i = 0; i < nodes->count && !dt_ctl_has(ctl, DT_CTL_OPT_QUIET); i++)
-        fprintf(ctl->output.screen.file, "%s  %s\n", dt_ctl_safe(&ctl->pool, nodes->items[i]->name),
-                outcome(ctl, change, nodes->items[i]));
+        (void)fprintf(ctl->output.screen.file, "%s  %s\n",
+                      dt_ctl_safe(&ctl->pool, nodes->items[i]->name),
+                      outcome(ctl, change, nodes->items[i]));
     return DT_CTL_EXIT_OK;
 }
 

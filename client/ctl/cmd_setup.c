@@ -130,6 +130,7 @@ static int check_config(dt_ctl_t *ctl, const dt_conf_table_t *table, const char 
 
 static int make_dirs(struct setup *setup)
 {
+    dt_check(setup->dir);
     const char *paths[] = {setup->dir, path_in(setup, "pki")};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         if (mkdir(paths[i], 0755) != 0 && errno != EEXIST)
@@ -185,11 +186,11 @@ static int finish(struct setup *setup)
         code = write_files(setup);
     for (size_t i = 0; i < setup->count && code == DT_CTL_EXIT_OK; i++)
         if (!dt_ctl_has(ctl, DT_CTL_OPT_QUIET))
-            fprintf(ctl->output.screen.file, "%-9s %s\n",
-                    setup->files[i].is_kept ? "kept"
-                    : is_dry                ? "would be"
-                                            : "written",
-                    setup->files[i].path);
+            (void)fprintf(ctl->output.screen.file, "%-9s %s\n",
+                          setup->files[i].is_kept ? "kept"
+                          : is_dry                ? "would be"
+                                                  : "written",
+                          setup->files[i].path);
     return code == DT_CTL_EXIT_OK && is_dry ? DT_CTL_EXIT_WOULD : code;
 }
 
@@ -276,7 +277,8 @@ static int add_controller_conf(struct setup *setup, const char *name)
     const char *state = dt_ctl_option(ctl, DT_CTL_OPT_STATE_DIR);
     char *listens = listen ? dt_ctl_copy(pool, listen, strlen(listen)) : NULL;
     for (char *c = listens; c && *c; c++)
-        *c = *c == ',' ? ' ' : *c;
+        if (*c == ',')
+            *c = ' ';
     const char *text = dt_ctl_print(
         pool,
         "# Made by: dtorchctl setup controller. All keys are in dtorch.conf(5).\n"

@@ -95,9 +95,9 @@ static int print_created(dt_ctl_t *ctl, const Dtorch__V1__CreateTokenReply *repl
         return dt_ctl_print_list(ctl, &list, items, 1, NULL);
     }
     if (ctl->output.format == DT_CTL_CSV)
-        fputs(ctl->output.screen.has_legend ? "token\r\n" : "", out);
-    fprintf(out, "%s%s", dt_ctl_safe(pool, reply->token),
-            ctl->output.format == DT_CTL_CSV ? "\r\n" : "\n");
+        (void)fputs(ctl->output.screen.has_legend ? "token\r\n" : "", out);
+    (void)fprintf(out, "%s%s", dt_ctl_safe(pool, reply->token),
+                  ctl->output.format == DT_CTL_CSV ? "\r\n" : "\n");
     if (!reply->info || !dt_ctl_is_people(ctl))
         return DT_CTL_EXIT_OK;
     const char *expires = dt_ctl_time(pool, reply->info->expires_wall_ms,
@@ -182,7 +182,9 @@ int dt_ctl_token_revoke(dt_ctl_t *ctl)
         if (!list)
             return i > 0 ? DT_CTL_EXIT_PARTIAL : code;
         if (dt_ctl_is_people(ctl) && !dt_ctl_has(ctl, DT_CTL_OPT_QUIET))
-            fprintf(ctl->output.screen.file, "%s  revoked\n", dt_ctl_safe(&ctl->pool, request.id));
+            (void)fprintf(ctl->output.screen.file, "%s  revoked\n",
+                          dt_ctl_safe(&ctl->pool, request.id));
     }
+    dt_check(list); /* the grammar wants one id at least */
     return dt_ctl_is_people(ctl) ? code : print_tokens(ctl, list);
 }

@@ -196,25 +196,23 @@ static const uint8_t *pack(dt_arena_t *pool, const ProtobufCMessage *message, si
 }
 
 static dt_status_t call_address(dt_ctl_conn_t *conn, dt_arena_t *pool, const char *address,
-                                const char *method, const ProtobufCMessage *request,
-                                const ProtobufCMessageDescriptor *reply_type, int64_t timeout_ms,
-                                ProtobufCMessage **ret_reply, dt_error_t *err)
+                                const dt_ctl_request_t *request, ProtobufCMessage **ret_reply,
+                                dt_error_t *err)
 {
     size_t size, reply_size;
     uint8_t *reply;
-    const uint8_t *data = pack(pool, request, &size);
-    const char *path = dt_ctl_print(pool, SERVICE "%s", method);
+    const uint8_t *data = pack(pool, request->message, &size);
+    const char *path = dt_ctl_print(pool, SERVICE "%s", request->method);
     DT_TRY(probe_unix(address, err));
     DT_TRY(dt_rpc_call_blocking(address, conn->has_tls ? &conn->tls : NULL, path, data, size,
-                                timeout_ms, &reply, &reply_size, err));
-    dt_status_t status = dt_ctl_unpack(pool, reply_type, reply, reply_size, ret_reply, err);
+                                request->timeout_ms, &reply, &reply_size, err));
+    dt_status_t status =
+        dt_ctl_unpack(pool, request->reply_type, reply, reply_size, ret_reply, err);
     free(reply);
     return status;
 }
 
-dt_status_t dt_ctl_conn_call(dt_ctl_conn_t *conn, dt_arena_t *pool, const char *method,
-                             const ProtobufCMessage *request,
-                             const ProtobufCMessageDescriptor *reply_type, int64_t timeout_ms,
+dt_status_t dt_ctl_conn_call(dt_ctl_conn_t *conn, dt_arena_t *pool, const dt_ctl_request_t *request,
                              ProtobufCMessage **ret_reply, const char **ret_tried, dt_error_t *err)
 {
     const char *tried = "";
@@ -223,8 +221,8 @@ dt_status_t dt_ctl_conn_call(dt_ctl_conn_t *conn, dt_arena_t *pool, const char *
     for (size_t i = 0; i < conn->address_count; i++) {
         size_t at = (conn->current + i) % conn->address_count;
         dt_error_t error = {.code = DT_OK};
-        dt_status_t status = call_address(conn, pool, conn->addresses[at], method, request,
-                                          reply_type, timeout_ms, ret_reply, &error);
+        dt_status_t status =
+            call_address(conn, pool, conn->addresses[at], request, ret_reply, &error);
         if (status == DT_OK || !is_unreached(&error)) {
             conn->current = at;
             conn->has_answered = true;

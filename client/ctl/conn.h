@@ -33,15 +33,22 @@ DT_MUST_USE dt_status_t dt_ctl_conn_open(dt_ctl_conn_t *conn, dt_arena_t *kept, 
                                          const char *config_path, dt_error_t *err);
 void dt_ctl_conn_fini(dt_ctl_conn_t *conn);
 
-/* Call "METHOD" of the Admin service. *ret_reply lives in `pool`.
+/* One call of the Admin service. */
+typedef struct dt_ctl_request {
+    const char *method; /* "ListNodes" */
+    const ProtobufCMessage *message;
+    const ProtobufCMessageDescriptor *reply_type;
+    int64_t timeout_ms; /* for each address */
+} dt_ctl_request_t;
+
+/* Call a method of the Admin service. *ret_reply lives in `pool`.
  * Errors: as the controller said; PEER (nobody answered), DENIED (no right to connect): then
  * *ret_tried says in lines which addresses were tried and why each failed, else it is NULL;
- * INTERNAL (the answer is no message of that type). Blocking: timeout_ms for each address. */
-DT_MUST_USE dt_status_t dt_ctl_conn_call(dt_ctl_conn_t *conn, dt_arena_t *pool, const char *method,
-                                         const ProtobufCMessage *request,
-                                         const ProtobufCMessageDescriptor *reply_type,
-                                         int64_t timeout_ms, ProtobufCMessage **ret_reply,
-                                         const char **ret_tried, dt_error_t *err);
+ * INTERNAL (the answer is no message of that type). Blocking: see timeout_ms. */
+DT_MUST_USE dt_status_t dt_ctl_conn_call(dt_ctl_conn_t *conn, dt_arena_t *pool,
+                                         const dt_ctl_request_t *request,
+                                         ProtobufCMessage **ret_reply, const char **ret_tried,
+                                         dt_error_t *err);
 
 /* Open a server stream of the Admin service, after a first call was answered.
  * Ownership: gives *ret_reader, dt_rpc_reader_free(). Errors: as above. */

@@ -118,7 +118,7 @@ static void DT_PRINTF_LIKE(3, 0)
     for (const char *line = text; *line != '\0';) { /* each line of ours is kept a line */
         size_t len = strcspn(line, "\n");
         const char *safe = dt_ctl_safe(&ctl->pool, dt_ctl_copy(&ctl->pool, line, len));
-        fprintf(ctl->err, "%s%s\n", line == text ? prefix : "", safe);
+        (void)fprintf(ctl->err, "%s%s\n", line == text ? prefix : "", safe);
         line += len + (line[len] == '\n');
     }
 }
@@ -165,7 +165,7 @@ bool dt_ctl_confirm(dt_ctl_t *ctl, const char *fmt, ...)
     va_start(args, fmt);
     const char *question = dt_ctl_safe(&ctl->pool, dt_ctl_vprint(&ctl->pool, fmt, args));
     va_end(args);
-    fprintf(ctl->err, "%s [y/N] ", question);
+    (void)fprintf(ctl->err, "%s [y/N] ", question);
     (void)fflush(ctl->err);
     return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
@@ -205,9 +205,9 @@ void *dt_ctl_call(dt_ctl_t *ctl, const char *method, const void *request,
     *ret_code = dt_ctl_connect(ctl);
     if (*ret_code != DT_CTL_EXIT_OK)
         return NULL;
+    const dt_ctl_request_t what = {method, request, reply_type, DT_CTL_CALL_MS};
     bool was_answered = ctl->conn.has_answered;
-    dt_status_t status = dt_ctl_conn_call(&ctl->conn, &ctl->pool, method, request, reply_type,
-                                          DT_CTL_CALL_MS, &reply, &tried, &error);
+    dt_status_t status = dt_ctl_conn_call(&ctl->conn, &ctl->pool, &what, &reply, &tried, &error);
     if (dt_ctl_has(ctl, DT_CTL_OPT_VERBOSE) && !was_answered && ctl->conn.has_answered)
         dt_ctl_say(ctl, "controller at %s", dt_ctl_conn_address(&ctl->conn));
     if (status == DT_OK)
@@ -276,13 +276,14 @@ static int run_watch(dt_ctl_t *ctl)
     int code;
     do {
         if (ctl->is_terminal)
-            fputs("\033[H\033[2J", out);
+            (void)fputs("\033[H\033[2J", out);
         if (ctl->is_terminal && ctl->output.screen.has_legend)
-            fprintf(out, "Every %s: dtorchctl %s %s\n\n", dt_ctl_duration(&ctl->pool, pause_ms),
-                    ctl->cli.verb->noun, ctl->cli.verb->name);
+            (void)fprintf(out, "Every %s: dtorchctl %s %s\n\n",
+                          dt_ctl_duration(&ctl->pool, pause_ms), ctl->cli.verb->noun,
+                          ctl->cli.verb->name);
         code = run_once(ctl);
         if (!ctl->is_terminal)
-            fputc('\n', out); /* so that a reader sees where a turn ends */
+            (void)fputc('\n', out); /* so that a reader sees where a turn ends */
         struct timespec pause = {pause_ms / 1000, pause_ms % 1000 * 1000000};
         if (fflush(out) != 0)
             return DT_CTL_EXIT_FAILED;
@@ -297,7 +298,7 @@ int dt_ctl_run(dt_ctl_t *ctl)
     FILE *out = ctl->output.screen.file;
     int code = DT_CTL_EXIT_OK;
     if (dt_ctl_has(ctl, DT_CTL_OPT_VERSION))
-        fprintf(out, "dtorchctl %s\n", dt_version());
+        (void)fprintf(out, "dtorchctl %s\n", dt_version());
     else if (dt_ctl_has(ctl, DT_CTL_OPT_HELP))
         dt_ctl_help(out, ctl->cli.noun, ctl->cli.verb);
     else if (dt_ctl_has(ctl, DT_CTL_OPT_WATCH))

@@ -79,14 +79,14 @@ void dt_ctl_coloured(const dt_ctl_screen_t *screen, dt_ctl_colour_t colour, cons
                                         [DT_CTL_COLOUR_WARN] = "\033[33m",
                                         [DT_CTL_COLOUR_BAD] = "\033[1;31m"};
     if (screen->has_colour && colour != DT_CTL_COLOUR_NONE)
-        fprintf(screen->file, "%s%s\033[0m", codes[colour], text);
+        (void)fprintf(screen->file, "%s%s\033[0m", codes[colour], text);
     else
-        fputs(text, screen->file);
+        (void)fputs(text, screen->file);
 }
 
 static void pad(FILE *file, size_t columns)
 {
-    fprintf(file, "%*s", (int)columns, "");
+    (void)fprintf(file, "%*s", (int)columns, "");
 }
 
 static void print_row(const dt_ctl_grid_t *grid, const dt_ctl_screen_t *screen,
@@ -108,7 +108,7 @@ static void print_row(const dt_ctl_grid_t *grid, const dt_ctl_screen_t *screen,
             owed += spare + GAP;
         }
     }
-    fputc('\n', screen->file);
+    (void)fputc('\n', screen->file);
 }
 
 void dt_ctl_grid_print(const dt_ctl_grid_t *grid, const dt_ctl_screen_t *screen)
@@ -166,7 +166,7 @@ void dt_ctl_line(dt_arena_t *pool, const dt_ctl_screen_t *screen, const char *ke
     va_end(args);
     size_t room =
         screen->columns > DT_CTL_KEY_COLUMNS + 20 ? screen->columns - DT_CTL_KEY_COLUMNS : SIZE_MAX;
-    fprintf(screen->file, "%-*s", DT_CTL_KEY_COLUMNS, key);
+    (void)fprintf(screen->file, "%-*s", DT_CTL_KEY_COLUMNS, key);
     while (dt_ctl_columns(text) > room) {
         size_t cut = 0, fits = strlen(dt_ctl_ellipsis(pool, text, room)) - strlen("…");
         for (size_t i = 0; i <= fits; i++)
@@ -175,9 +175,9 @@ void dt_ctl_line(dt_arena_t *pool, const dt_ctl_screen_t *screen, const char *ke
         if (cut == 0)
             cut = fits;
         dt_ctl_coloured(screen, colour, dt_ctl_copy(pool, text, cut));
-        fprintf(screen->file, "\n%*s", DT_CTL_KEY_COLUMNS, "");
+        (void)fprintf(screen->file, "\n%*s", DT_CTL_KEY_COLUMNS, "");
         text += cut + strspn(text + cut, " ");
     }
     dt_ctl_coloured(screen, colour, text);
-    fputc('\n', screen->file);
+    (void)fputc('\n', screen->file);
 }

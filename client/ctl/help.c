@@ -19,16 +19,16 @@ static void wrap(FILE *out, const char *text, int used, int indent)
     while (*text != '\0') {
         int len = (int)strcspn(text, " ");
         if (column + (*gap != '\0') + len > HELP_COLUMNS && *gap != '\0') {
-            fprintf(out, "\n%*s", indent, "");
+            (void)fprintf(out, "\n%*s", indent, "");
             column = indent;
             gap = "";
         }
-        fprintf(out, "%s%.*s", gap, len, text);
+        (void)fprintf(out, "%s%.*s", gap, len, text);
         column += (*gap != '\0') + len;
         gap = " ";
         text += len + (text[len] == ' ');
     }
-    fputc('\n', out);
+    (void)fputc('\n', out);
 }
 
 /* Print "  left       text" with the text at `indent`. */
@@ -76,51 +76,52 @@ static void print_verb_line(FILE *out, const dt_ctl_verb_t *verb)
 
 static void help_verb(FILE *out, const dt_ctl_verb_t *verb)
 {
-    fprintf(out, "usage: dtorchctl [OPTIONS] %s%s%s%s%s\n\n", verb->noun, *verb->name ? " " : "",
-            verb->name, *verb->args ? " " : "", verb->args);
+    (void)fprintf(out, "usage: dtorchctl [OPTIONS] %s%s%s%s%s\n\n", verb->noun,
+                  *verb->name ? " " : "", verb->name, *verb->args ? " " : "", verb->args);
     char text[1024];
     (void)snprintf(text, sizeof text, "%s.%s%s", verb->help, verb->more ? " " : "",
                    verb->more ? verb->more : "");
     wrap(out, text, 0, 0);
-    fprintf(out, "\nNeeds the role: %s\n", verb->role);
+    (void)fprintf(out, "\nNeeds the role: %s\n", verb->role);
     if (verb->options) {
-        fputs("\nOptions:\n", out);
+        (void)fputs("\nOptions:\n", out);
         print_options(out, verb->options);
     }
-    fputs("\nOptions of every verb:\n", out);
+    (void)fputs("\nOptions of every verb:\n", out);
     print_options(out, dt_ctl_common_options);
     if (verb->examples[0])
-        fputs("\nExamples:\n", out);
+        (void)fputs("\nExamples:\n", out);
     for (size_t i = 0; i < DT_CTL_EXAMPLE_MAX && verb->examples[i]; i++)
-        fprintf(out, "  dtorchctl %s\n", verb->examples[i]);
+        (void)fprintf(out, "  dtorchctl %s\n", verb->examples[i]);
 }
 
 static void help_noun(FILE *out, const dt_ctl_noun_t *noun)
 {
-    fprintf(out, "usage: dtorchctl [OPTIONS] %s VERB [ARGS]\n\n%s.\n", noun->name, noun->help);
+    (void)fprintf(out, "usage: dtorchctl [OPTIONS] %s VERB [ARGS]\n\n%s.\n", noun->name,
+                  noun->help);
     if (noun->bare && *noun->bare != '\0')
-        fprintf(out, "Without a verb: %s.\n", noun->bare);
-    fputs("\nVerbs:\n", out);
+        (void)fprintf(out, "Without a verb: %s.\n", noun->bare);
+    (void)fputs("\nVerbs:\n", out);
     for (size_t i = 0; i < dt_ctl_verb_count; i++)
         if (strcmp(dt_ctl_verbs[i].noun, noun->name) == 0)
             print_verb_line(out, &dt_ctl_verbs[i]);
-    fprintf(out, "\ndtorchctl %s VERB --help says more.\n", noun->name);
+    (void)fprintf(out, "\ndtorchctl %s VERB --help says more.\n", noun->name);
 }
 
 static void help_all(FILE *out)
 {
-    fputs("usage: dtorchctl [OPTIONS] NOUN VERB [ARGS]\n\n"
-          "Look at and operate a DTorch cluster. Without words: cluster status.\n"
-          "A noun alone lists, NOUN ID shows. Unique prefixes of nouns and verbs work.\n\n"
-          "Commands:\n",
-          out);
+    (void)fputs("usage: dtorchctl [OPTIONS] NOUN VERB [ARGS]\n\n"
+                "Look at and operate a DTorch cluster. Without words: cluster status.\n"
+                "A noun alone lists, NOUN ID shows. Unique prefixes of nouns and verbs work.\n\n"
+                "Commands:\n",
+                out);
     for (size_t i = 0; i < dt_ctl_verb_count; i++)
         print_verb_line(out, &dt_ctl_verbs[i]);
-    fputs("\nOptions of every verb:\n", out);
+    (void)fputs("\nOptions of every verb:\n", out);
     print_options(out, dt_ctl_common_options);
-    fputs("\nOptions of lists:\n", out);
+    (void)fputs("\nOptions of lists:\n", out);
     print_options(out, dt_ctl_verb_find("events", "list")->options & ~dt_ctl_common_options);
-    fputs("\ndtorchctl NOUN VERB --help says more; so does dtorchctl(1).\n", out);
+    (void)fputs("\ndtorchctl NOUN VERB --help says more; so does dtorchctl(1).\n", out);
 }
 
 void dt_ctl_help(FILE *out, const dt_ctl_noun_t *noun, const dt_ctl_verb_t *verb)
@@ -141,14 +142,14 @@ void dt_ctl_help(FILE *out, const dt_ctl_noun_t *noun, const dt_ctl_verb_t *verb
 static void print_mdoc(FILE *out, const char *text)
 {
     if (*text == '.' || *text == '\'')
-        fputs("\\&", out);
+        (void)fputs("\\&", out);
     for (const char *c = text; *c; c++) {
         if (*c == '\\')
-            fputs("\\e", out);
+            (void)fputs("\\e", out);
         else
-            fputc(*c, out);
+            (void)fputc(*c, out);
         if (*c == '.' && c[1] == ' ' && isupper((unsigned char)c[2])) {
-            fputc('\n', out); /* mdoc wants a new sentence on a new line */
+            (void)fputc('\n', out); /* mdoc wants a new sentence on a new line */
             c++;
         }
     }
@@ -157,68 +158,68 @@ static void print_mdoc(FILE *out, const char *text)
 static void print_sentence(FILE *out, const char *text)
 {
     if (islower((unsigned char)*text))
-        fputc(toupper((unsigned char)*text++), out);
+        (void)fputc(toupper((unsigned char)*text++), out);
     print_mdoc(out, text);
-    fputs(text[strlen(text) - 1] == '.' ? "\n" : ".\n", out);
+    (void)fputs(text[strlen(text) - 1] == '.' ? "\n" : ".\n", out);
 }
 
 void dt_ctl_man_options(FILE *out)
 {
-    fputs(".Bl -tag -width Ds\n", out);
+    (void)fputs(".Bl -tag -width Ds\n", out);
     for (size_t i = 0; i < DT_CTL_OPT_COUNT; i++) {
         const dt_ctl_option_t *option = &dt_ctl_options[i];
-        fputs(".It", out);
+        (void)fputs(".It", out);
         if (option->letter)
-            fprintf(out, " Fl %c ,", option->letter);
-        fprintf(out, " Fl -%s", option->name);
+            (void)fprintf(out, " Fl %c ,", option->letter);
+        (void)fprintf(out, " Fl -%s", option->name);
         if (option->is_optional)
-            fprintf(out, " Ns Op = Ns Ar %s", option->placeholder);
+            (void)fprintf(out, " Ns Op = Ns Ar %s", option->placeholder);
         else if (option->placeholder)
-            fprintf(out, " Ns = Ns Ar %s", option->placeholder);
-        fputc('\n', out);
+            (void)fprintf(out, " Ns = Ns Ar %s", option->placeholder);
+        (void)fputc('\n', out);
         print_sentence(out, option->help);
         if (option->choices)
-            fprintf(out, "One of: %s.\n", option->choices);
+            (void)fprintf(out, "One of: %s.\n", option->choices);
     }
-    fputs(".El\n", out);
+    (void)fputs(".El\n", out);
 }
 
 static void man_verb(FILE *out, const dt_ctl_verb_t *verb)
 {
-    fprintf(out, ".It Cm %s%s%s%s%s\n", verb->noun, *verb->name ? " " : "", verb->name,
-            *verb->args ? " Ar " : "", verb->args);
+    (void)fprintf(out, ".It Cm %s%s%s%s%s\n", verb->noun, *verb->name ? " " : "", verb->name,
+                  *verb->args ? " Ar " : "", verb->args);
     print_sentence(out, verb->help);
     if (verb->more)
         print_sentence(out, verb->more);
     if (strcmp(verb->role, "none") != 0)
-        fprintf(out, "Needs the role %s.\n", verb->role);
+        (void)fprintf(out, "Needs the role %s.\n", verb->role);
     bool has_own = false;
     for (size_t i = 0; i < DT_CTL_OPT_COUNT; i++) {
         if (!(verb->options & DT_CTL_BIT(i)))
             continue;
-        fprintf(out, "%s -%s", has_own ? " , Fl" : "Options:\n.Fl", dt_ctl_options[i].name);
+        (void)fprintf(out, "%s -%s", has_own ? " , Fl" : "Options:\n.Fl", dt_ctl_options[i].name);
         has_own = true;
     }
     if (has_own)
-        fputs(" .\n", out);
+        (void)fputs(" .\n", out);
     for (size_t i = 0; i < DT_CTL_EXAMPLE_MAX && verb->examples[i]; i++) {
-        fputs(i == 0 ? ".Bd -literal -offset indent\n" : "", out);
-        fprintf(out, "dtorchctl %s\n", verb->examples[i]);
+        (void)fputs(i == 0 ? ".Bd -literal -offset indent\n" : "", out);
+        (void)fprintf(out, "dtorchctl %s\n", verb->examples[i]);
     }
-    fputs(verb->examples[0] ? ".Ed\n" : "", out);
+    (void)fputs(verb->examples[0] ? ".Ed\n" : "", out);
 }
 
 void dt_ctl_man_verbs(FILE *out)
 {
     for (size_t noun = 0; noun < dt_ctl_noun_count; noun++) {
         const dt_ctl_noun_t *of = &dt_ctl_nouns[noun];
-        fprintf(out, ".Ss %s\n", of->name);
+        (void)fprintf(out, ".Ss %s\n", of->name);
         print_sentence(out, of->help);
-        fputs(".Bl -tag -width Ds\n", out);
+        (void)fputs(".Bl -tag -width Ds\n", out);
         for (size_t i = 0; i < dt_ctl_verb_count; i++)
             if (strcmp(dt_ctl_verbs[i].noun, of->name) == 0)
                 man_verb(out, &dt_ctl_verbs[i]);
-        fputs(".El\n", out);
+        (void)fputs(".El\n", out);
     }
 }
 
@@ -227,7 +228,7 @@ int dt_ctl_man(const char *template_path, FILE *out, FILE *err)
     char line[1024];
     FILE *in = fopen(template_path, "re");
     if (!in) {
-        fprintf(err, "dtorchctl: %s: %s\n", template_path, strerror(errno));
+        (void)fprintf(err, "dtorchctl: %s: %s\n", template_path, strerror(errno));
         return DT_CTL_EXIT_NOT_FOUND;
     }
     while (fgets(line, sizeof line, in)) {
@@ -236,7 +237,7 @@ int dt_ctl_man(const char *template_path, FILE *out, FILE *err)
         else if (strcmp(line, ".\\\" VERBS\n") == 0)
             dt_ctl_man_verbs(out);
         else
-            fputs(line, out);
+            (void)fputs(line, out);
     }
     (void)fclose(in);
     return fflush(out) == 0 ? DT_CTL_EXIT_OK : DT_CTL_EXIT_FAILED;
@@ -248,20 +249,21 @@ static void print_option_words(FILE *out, uint64_t mask)
 {
     for (size_t i = 0; i < DT_CTL_OPT_COUNT; i++)
         if (mask & DT_CTL_BIT(i))
-            fprintf(out, " --%s%s", dt_ctl_options[i].name,
-                    dt_ctl_options[i].placeholder && !dt_ctl_options[i].is_optional ? "=" : "");
+            (void)fprintf(out, " --%s%s", dt_ctl_options[i].name,
+                          dt_ctl_options[i].placeholder && !dt_ctl_options[i].is_optional ? "="
+                                                                                          : "");
 }
 
 /* The verbs of each noun, by their first word; second words follow as "noun first". */
 static void print_verb_cases(FILE *out)
 {
     for (size_t noun = 0; noun < dt_ctl_noun_count; noun++) {
-        fprintf(out, "    %s) words=\"", dt_ctl_nouns[noun].name);
+        (void)fprintf(out, "    %s) words=\"", dt_ctl_nouns[noun].name);
         for (size_t i = 0; i < dt_ctl_verb_count; i++)
             if (strcmp(dt_ctl_verbs[i].noun, dt_ctl_nouns[noun].name) == 0)
-                fprintf(out, "%.*s ", (int)strcspn(dt_ctl_verbs[i].name, " "),
-                        dt_ctl_verbs[i].name);
-        fputs("\" ;;\n", out);
+                (void)fprintf(out, "%.*s ", (int)strcspn(dt_ctl_verbs[i].name, " "),
+                              dt_ctl_verbs[i].name);
+        (void)fputs("\" ;;\n", out);
     }
 }
 
@@ -270,68 +272,74 @@ static void print_argument_cases(FILE *out)
     for (size_t i = 0; i < dt_ctl_verb_count; i++) {
         const dt_ctl_verb_t *verb = &dt_ctl_verbs[i];
         const char *second = strchr(verb->name, ' ');
-        fprintf(out, "    \"%s %.*s\")", verb->noun, (int)strcspn(verb->name, " "), verb->name);
+        (void)fprintf(out, "    \"%s %.*s\")", verb->noun, (int)strcspn(verb->name, " "),
+                      verb->name);
         if (verb->ids)
-            fprintf(out, " ids=%s;", verb->ids);
+            (void)fprintf(out, " ids=%s;", verb->ids);
         if (second)
-            fprintf(out, " words=\"%s\";", second + 1);
-        fputs(" options=\"", out);
+            (void)fprintf(out, " words=\"%s\";", second + 1);
+        (void)fputs(" options=\"", out);
         print_option_words(out, verb->options);
-        fputs("\" ;;\n", out);
+        (void)fputs("\" ;;\n", out);
     }
 }
 
 void dt_ctl_completion(FILE *out)
 {
-    fputs("# bash completion for dtorchctl(1), made by: dtorchctl completion bash\n"
-          "_dtorchctl()\n{\n"
-          "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-          "    local noun= verb= words= ids= options= word i skip=\n"
-          "    COMPREPLY=()\n"
-          "    [[ $cur == \"=\" ]] && cur=\n"
-          "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
-          "        word=${COMP_WORDS[i]}\n"
-          "        if [[ -n $skip ]]; then skip=; continue; fi\n"
-          "        case $word in\n",
-          out);
+    (void)fputs("# bash completion for dtorchctl(1), made by: dtorchctl completion bash\n"
+                "_dtorchctl()\n{\n"
+                "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
+                "    local noun= verb= words= ids= options= word i skip=\n"
+                "    COMPREPLY=()\n"
+                "    [[ $cur == \"=\" ]] && cur=\n"
+                "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
+                "        word=${COMP_WORDS[i]}\n"
+                "        if [[ -n $skip ]]; then skip=; continue; fi\n"
+                "        case $word in\n",
+                out);
     for (size_t i = 0; i < DT_CTL_OPT_COUNT; i++) {
         const dt_ctl_option_t *option = &dt_ctl_options[i];
         if (option->letter && option->placeholder && !option->is_optional)
-            fprintf(out, "        -%c) skip=1 ;;\n", option->letter);
+            (void)fprintf(out, "        -%c) skip=1 ;;\n", option->letter);
     }
-    fputs("        -*|=) [[ $word == \"=\" ]] && skip=1 ;;\n"
-          "        *) if [[ -z $noun ]]; then noun=$word; elif [[ -z $verb ]]; then verb=$word; fi "
-          ";;\n"
-          "        esac\n    done\n"
-          "    case $prev in\n",
-          out);
+    (void)fputs(
+        "        -*|=) [[ $word == \"=\" ]] && skip=1 ;;\n"
+        "        *) if [[ -z $noun ]]; then noun=$word; elif [[ -z $verb ]]; then verb=$word; fi "
+        ";;\n"
+        "        esac\n    done\n"
+        "    case $prev in\n",
+        out);
     for (size_t i = 0; i < DT_CTL_OPT_COUNT; i++) {
         const dt_ctl_option_t *option = &dt_ctl_options[i];
         if (option->choices && option->letter)
-            fprintf(out, "    -%c|--%s) COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n",
-                    option->letter, option->name, option->choices);
+            (void)fprintf(out,
+                          "    -%c|--%s) COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n",
+                          option->letter, option->name, option->choices);
         else if (option->choices)
-            fprintf(out, "    --%s) COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n",
-                    option->name, option->choices);
+            (void)fprintf(out,
+                          "    --%s) COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n",
+                          option->name, option->choices);
     }
-    fputs("    --config|--dir|--token-file) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
-          "    esac\n",
-          out);
-    fputs("    case \"$noun $verb\" in\n", out);
+    (void)fputs(
+        "    --config|--dir|--token-file) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
+        "    esac\n",
+        out);
+    (void)fputs("    case \"$noun $verb\" in\n", out);
     print_argument_cases(out);
-    fputs("    esac\n    if [[ $cur == -* ]]; then\n        options+=\"", out);
+    (void)fputs("    esac\n    if [[ $cur == -* ]]; then\n        options+=\"", out);
     print_option_words(out, dt_ctl_common_options);
-    fputs("\"\n        COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
-          "        [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace\n        return\n    fi\n"
-          "    if [[ -z $noun ]]; then\n        words=\"",
-          out);
+    (void)fputs(
+        "\"\n        COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
+        "        [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace\n        return\n    fi\n"
+        "    if [[ -z $noun ]]; then\n        words=\"",
+        out);
     for (size_t i = 0; i < dt_ctl_noun_count; i++)
-        fprintf(out, "%s ", dt_ctl_nouns[i].name);
-    fputs("\"\n    elif [[ -z $verb ]]; then\n        case $noun in\n", out);
+        (void)fprintf(out, "%s ", dt_ctl_nouns[i].name);
+    (void)fputs("\"\n    elif [[ -z $verb ]]; then\n        case $noun in\n", out);
     print_verb_cases(out);
-    fputs("        esac\n    elif [[ -n $ids ]]; then\n"
-          "        words=$(dtorchctl __complete \"$ids\" 2>/dev/null)\n    fi\n"
-          "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
-          "complete -F _dtorchctl dtorchctl\n",
-          out);
+    (void)fputs("        esac\n    elif [[ -n $ids ]]; then\n"
+                "        words=$(dtorchctl __complete \"$ids\" 2>/dev/null)\n    fi\n"
+                "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
+                "complete -F _dtorchctl dtorchctl\n",
+                out);
 }

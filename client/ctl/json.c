@@ -18,20 +18,20 @@ void dt_ctl_json_text(FILE *file, const char *text)
 {
     size_t len = strlen(text);
     uint32_t code;
-    fputc('"', file);
+    (void)fputc('"', file);
     for (size_t at = 0; at < len;) {
         size_t step = dt_ctl_utf8_next(text + at, len - at, &code);
         if (code == '"' || code == '\\')
-            fprintf(file, "\\%c", (char)code);
+            (void)fprintf(file, "\\%c", (char)code);
         else if (code == UINT32_MAX)
-            fputs("\\ufffd", file);
+            (void)fputs("\\ufffd", file);
         else if (dt_ctl_is_obeyed(code))
-            fprintf(file, "\\u%04" PRIx32, code);
+            (void)fprintf(file, "\\u%04" PRIx32, code);
         else
-            fwrite(text + at, 1, step, file);
+            (void)fwrite(text + at, 1, step, file);
         at += step;
     }
-    fputc('"', file);
+    (void)fputc('"', file);
 }
 
 static bool is_under(const char *path, const char *root)
@@ -58,9 +58,9 @@ static void write_value(const struct writer *w, const dt_ctl_value_t *value, con
     else if (value->kind == DT_CTL_TEXT || value->kind == DT_CTL_ENUM)
         dt_ctl_json_text(w->file, value->text);
     else if (value->kind == DT_CTL_ABSENT)
-        fputs("\"\"", w->file); /* an empty element of a list */
+        (void)fputs("\"\"", w->file); /* an empty element of a list */
     else
-        fputs(dt_ctl_raw(w->pool, value), w->file);
+        (void)fputs(dt_ctl_raw(w->pool, value), w->file);
 }
 
 static void write_field(const struct writer *w, const ProtobufCMessage *message,
@@ -71,20 +71,20 @@ static void write_field(const struct writer *w, const ProtobufCMessage *message,
         write_value(w, &value, path);
         return;
     }
-    fputc('[', w->file);
+    (void)fputc('[', w->file);
     for (size_t i = 0; i < dt_ctl_field_count(message, field); i++) {
         value = dt_ctl_field(w->pool, message, field, i);
-        fputs(i > 0 ? "," : "", w->file);
+        (void)fputs(i > 0 ? "," : "", w->file);
         write_value(w, &value, path);
     }
-    fputc(']', w->file);
+    (void)fputc(']', w->file);
 }
 
 static void write_message(const struct writer *w, const ProtobufCMessage *message,
                           const char *prefix)
 {
     const char *separator = "";
-    fputc('{', w->file);
+    (void)fputc('{', w->file);
     for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
         const char *path = dt_ctl_print(w->pool, "%s%s", prefix, field->name);
@@ -92,11 +92,11 @@ static void write_message(const struct writer *w, const ProtobufCMessage *messag
         if (!is_wanted(w, path) ||
             (!is_list && dt_ctl_field(w->pool, message, field, 0).kind == DT_CTL_ABSENT))
             continue;
-        fprintf(w->file, "%s\"%s\":", separator, field->name);
+        (void)fprintf(w->file, "%s\"%s\":", separator, field->name);
         write_field(w, message, field, path);
         separator = ",";
     }
-    fputc('}', w->file);
+    (void)fputc('}', w->file);
 }
 
 void dt_ctl_json_message(dt_arena_t *pool, FILE *file, const ProtobufCMessage *message,

@@ -23,29 +23,31 @@ static const dt_ctl_column_t *column_by_key(const dt_ctl_list_t *list, const cha
     return NULL;
 }
 
-static dt_status_t unknown_field(dt_arena_t *pool, const dt_ctl_list_t *list, const char *key,
-                                 dt_error_t *err)
+static void tell_unknown(dt_arena_t *pool, const dt_ctl_list_t *list, const char *key,
+                         dt_error_t *err)
 {
     const char *names[2 * DT_CTL_GRID_COLUMN_MAX];
     size_t count = dt_ctl_paths(pool, list->type, names, DT_CTL_GRID_COLUMN_MAX);
     for (size_t i = 0; i < list->column_count && i < DT_CTL_GRID_COLUMN_MAX; i++)
         names[count++] = list->columns[i].key;
     const char *nearest = dt_nearest(key, names, count);
-    if (nearest)
-        return dt_fail(err, DT_ERR_INVALID, "dt", 0,
-                       "a %s has no field \"%s\"; did you mean \"%s\"?", list->one, key, nearest);
+    if (nearest) {
+        (void)dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                      "a %s has no field \"%s\"; did you mean \"%s\"?", list->one, key, nearest);
+        return;
+    }
     const char *known = "";
     for (size_t i = 0; i < list->column_count; i++)
         known = dt_ctl_print(pool, "%s%s%s", known, i > 0 ? " " : "", list->columns[i].key);
-    return dt_fail(err, DT_ERR_INVALID, "dt", 0, "a %s has no field \"%s\"; it has: %s", list->one,
-                   key, known);
+    (void)dt_fail(err, DT_ERR_INVALID, "dt", 0, "a %s has no field \"%s\"; it has: %s", list->one,
+                  key, known);
 }
 
 static const char *head_of(dt_arena_t *pool, const char *path)
 {
     char *head = dt_ctl_copy(pool, path, strlen(path));
     for (char *c = head; *c; c++)
-        *c = *c == '_' ? ' ' : (char)toupper((unsigned char)*c);
+        *c = (char)(*c == '_' ? ' ' : toupper((unsigned char)*c));
     return head;
 }
 
@@ -58,8 +60,10 @@ static dt_status_t column_of(dt_arena_t *pool, const dt_ctl_list_t *list, const 
         *ret_column = *column;
         return DT_OK;
     }
-    if (!dt_ctl_path_exists(list->type, key))
-        return unknown_field(pool, list, key, err);
+    if (!dt_ctl_path_exists(list->type, key)) {
+        tell_unknown(pool, list, key, err);
+        return DT_ERR_INVALID;
+    }
     *ret_column = (dt_ctl_column_t){
         .key = key, .path = key, .head = head_of(pool, key), .flags = DT_CTL_COLUMN_SHRINK};
     return DT_OK;
@@ -102,6 +106,7 @@ static dt_ctl_value_t value_of(const dt_ctl_column_t *column, const dt_ctl_view_
 {
     if (column->path)
         return dt_ctl_path(view->pool, view->items[0], column->path);
+    dt_check(column->value);
     return column->value(view);
 }
 
@@ -232,16 +237,16 @@ dt_status_t dt_ctl_list_check(const dt_ctl_list_t *list, const dt_ctl_output_t *
 void dt_ctl_csv_text(FILE *file, const char *text)
 {
     if (!text[strcspn(text, "\",\r\n")]) {
-        fputs(text, file);
+        (void)fputs(text, file);
         return;
     }
-    fputc('"', file);
+    (void)fputc('"', file);
     for (const char *c = text; *c; c++) {
         if (*c == '"')
-            fputc('"', file);
-        fputc(*c, file);
+            (void)fputc('"', file);
+        (void)fputc(*c, file);
     }
-    fputc('"', file);
+    (void)fputc('"', file);
 }
 
 static void print_csv(const struct chosen *chosen, const ProtobufCMessage *const *items,
@@ -250,29 +255,29 @@ static void print_csv(const struct chosen *chosen, const ProtobufCMessage *const
     FILE *file = output->screen.file;
     bool has_header = output->screen.has_legend && (!output->is_stream || output->is_first);
     for (size_t i = 0; has_header && i < chosen->count; i++) {
-        fputs(i > 0 ? "," : "", file);
+        (void)fputs(i > 0 ? "," : "", file);
         dt_ctl_csv_text(file, chosen->columns[i].key);
     }
-    fputs(has_header ? "\r\n" : "", file);
+    (void)fputs(has_header ? "\r\n" : "", file);
     for (size_t row = 0; row < count; row++) {
         dt_ctl_view_t view = {output->pool, &output->style, &items[row], 1, output->context};
         for (size_t i = 0; i < chosen->count; i++) {
             dt_ctl_value_t value = value_of(&chosen->columns[i], &view);
-            fputs(i > 0 ? "," : "", file);
+            (void)fputs(i > 0 ? "," : "", file);
             dt_ctl_csv_text(file, dt_ctl_safe(output->pool, dt_ctl_raw(output->pool, &value)));
         }
-        fputs("\r\n", file);
+        (void)fputs("\r\n", file);
     }
 }
 
 void dt_ctl_json_begin(FILE *file, const char *kind)
 {
-    fprintf(file, "{\"schema\":\"dtorch/v1\",\"kind\":\"%s\"", kind);
+    (void)fprintf(file, "{\"schema\":\"dtorch/v1\",\"kind\":\"%s\"", kind);
 }
 
 void dt_ctl_json_end(FILE *file)
 {
-    fputs("]}\n", file);
+    (void)fputs("]}\n", file);
 }
 
 /* The reply's own single fields, so that a hash or a gap is not lost. */
@@ -285,7 +290,7 @@ static void print_envelope(const dt_ctl_output_t *output, const ProtobufCMessage
         bool is_zero = value.kind != DT_CTL_TEXT && value.integer == 0 && value.natural == 0;
         if (field->label == PROTOBUF_C_LABEL_REPEATED || value.kind == DT_CTL_MESSAGE || is_zero)
             continue;
-        fprintf(file, ",\"%s\":", field->name);
+        (void)fprintf(file, ",\"%s\":", field->name);
         dt_ctl_json_field(output->pool, file, reply, field);
     }
 }
@@ -302,11 +307,11 @@ static void print_json(const dt_ctl_list_t *list, const struct chosen *chosen,
     if (!output->is_stream) {
         dt_ctl_json_begin(file, list->kind);
         print_envelope(output, reply);
-        fputs(count > 0 ? ",\"items\":[\n" : ",\"items\":[", file);
+        (void)fputs(count > 0 ? ",\"items\":[\n" : ",\"items\":[", file);
     }
     for (size_t i = 0; i < count; i++) {
         dt_ctl_json_message(output->pool, file, items[i], paths, path_count);
-        fputs(!output->is_stream && i + 1 < count ? ",\n" : "\n", file);
+        (void)fputs(!output->is_stream && i + 1 < count ? ",\n" : "\n", file);
     }
     if (!output->is_stream)
         dt_ctl_json_end(file);
@@ -333,9 +338,9 @@ static void print_footer(const dt_ctl_list_t *list, size_t shown, size_t total,
         return;
     const char *word = (shown == total ? shown : total) == 1 ? list->one : list->many;
     if (shown == total)
-        fprintf(output->screen.file, "%zu %s listed.\n", shown, word);
+        (void)fprintf(output->screen.file, "%zu %s listed.\n", shown, word);
     else
-        fprintf(output->screen.file, "%zu of %zu %s listed.\n", shown, total, word);
+        (void)fprintf(output->screen.file, "%zu of %zu %s listed.\n", shown, total, word);
 }
 
 /* Leave out columns that would be empty, so that nothing is printed that says nothing. */
@@ -386,8 +391,8 @@ static void print_names(const dt_ctl_list_t *list, const ProtobufCMessage *const
 {
     for (size_t i = 0; i < count; i++) {
         dt_ctl_value_t name = dt_ctl_path(output->pool, items[i], list->name_path);
-        fprintf(output->screen.file, "%s\n",
-                dt_ctl_safe(output->pool, dt_ctl_raw(output->pool, &name)));
+        (void)fprintf(output->screen.file, "%s\n",
+                      dt_ctl_safe(output->pool, dt_ctl_raw(output->pool, &name)));
     }
 }
 

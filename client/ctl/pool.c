@@ -6,7 +6,7 @@
 static void *demand(void *memory)
 {
     if (!memory) {
-        fprintf(stderr, "dtorchctl: out of memory\n");
+        (void)fprintf(stderr, "dtorchctl: out of memory\n");
         abort();
     }
     return memory;

@@ -35,7 +35,6 @@
 
 static void perform(dt_controllerd_t *app, const dt_cluster_action_t *action)
 {
-    dt_cluster_counts_t counts;
     switch (action->kind) {
     case DT_CLUSTER_DO_SEND:
         dt_controllerd_worker_send(app, action);
@@ -47,8 +46,7 @@ static void perform(dt_controllerd_t *app, const dt_cluster_action_t *action)
         dt_controllerd_journal_put(app, action);
         break;
     case DT_CLUSTER_DO_EVENT:
-        dt_cluster_count(app->cluster, &counts);
-        dt_controllerd_log_event(action->event, counts.epoch);
+        dt_controllerd_log_event(action->event, dt_cluster_epoch(app->cluster));
         break;
     case DT_CLUSTER_DO_REPLY:
         dt_controllerd_ticket_answer(app, action);
@@ -168,11 +166,18 @@ static void on_grpc_log(int severity, const char *text)
 static void on_refused(void *arg, const char *address, uint64_t count)
 {
     dt_controllerd_t *app = arg;
-    char what[96];
-    (void)snprintf(what, sizeof what, "%llu connections over ConnectionsMax= were closed",
-                   (unsigned long long)count);
-    dt_cluster_peer_misbehaved(app->cluster, address, what, dt_loop_now_ns());
+    dt_log_debug("connections closed", DT_LOG_S("address", address), DT_LOG_U("count", count));
+    dt_cluster_peer_misbehaved(app->cluster, address,
+                               "connections without a call, or over ConnectionsMax=, were closed",
+                               dt_loop_now_ns());
     dt_controllerd_pump(app);
+}
+
+static void on_listener_lost(void *arg, int port)
+{
+    dt_log_err("gRPC gave up a listening port for want of descriptors; ending, to be started again",
+               DT_LOG_I("port", port));
+    dt_controllerd_stop(arg, DT_CONTROLLERD_EXIT_AGAIN);
 }
 
 /* ---- stop ---- */
@@ -287,6 +292,7 @@ static dt_status_t start_server(dt_controllerd_t *app, int *ret_exit, dt_error_t
         .message_bytes_max = DT_CONTROLLERD_CHUNK_MESSAGE,
         .queue_bytes_max = QUEUE_BYTES_MAX,
         .refused = on_refused,
+        .listener_lost = on_listener_lost,
         .arg = app,
     };
     DT_TRY(dt_rpc_server_create(app->rpc, &options, &app->server, err));
@@ -401,7 +407,7 @@ static void complain(const dt_error_t *err, int exit_code)
     if (dt_sysd_is_stderr_journal())
         dt_log_err("start failed", DT_LOG_E(err), DT_LOG_I("exit_code", exit_code));
     else
-        fprintf(stderr, "dtorch-controllerd: %s\n", err->text);
+        (void)fprintf(stderr, "dtorch-controllerd: %s\n", err->text);
 }
 
 int dt_controllerd_run(const dt_conf_sources_t *sources, dt_conf_t *conf)

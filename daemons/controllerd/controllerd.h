@@ -55,6 +55,7 @@ enum {
     (5 * DT_CLOCK_SECOND_NS)              /* a peer that reads nothing for it goes                 \
                                            */
 #define DT_CONTROLLERD_SILENT_MAX     200 /* connections without a call that one host may hold */
+#define DT_CONTROLLERD_CROWDS         8   /* hosts looked at, those with most connections first */
 #define DT_CONTROLLERD_YOUNG_SECONDS  3   /* a connection may be without a call for so long */
 #define DT_CONTROLLERD_LISTENER_ADMIN 0   /* number of the admin socket; others count from 1 */
 
@@ -244,6 +245,15 @@ DT_MUST_USE dt_status_t dt_controllerd_metrics_open(dt_controllerd_t *app, const
                                                     int *ret_exit, dt_error_t *err);
 const char *dt_controllerd_not_serving(const dt_controllerd_t *app); /* why, or NULL */
 
+/* Hosts that held too many silent connections at the last look. */
+typedef struct dt_controllerd_crowds {
+    size_t count;
+    struct {
+        char name[64];
+        unsigned looks; /* one after the other */
+    } hosts[DT_CONTROLLERD_CROWDS];
+} dt_controllerd_crowds_t;
+
 /* ---- app.c ---- */
 
 struct dt_controllerd {
@@ -310,6 +320,7 @@ struct dt_controllerd {
     int64_t expiry_told_ms;                                 /* wall clock */
     uint64_t accepted_before[DT_CONTROLLERD_YOUNG_SECONDS]; /* ring: connections accepted by then */
     unsigned accepted_turn;
+    dt_controllerd_crowds_t crowds;
     int exit_code;
 };
 

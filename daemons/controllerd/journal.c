@@ -122,12 +122,10 @@ uint32_t dt_controllerd_journal_pending_max(const dt_conf_t *conf)
 
 void dt_controllerd_journal_put(dt_controllerd_t *app, const dt_cluster_action_t *action)
 {
-    dt_cluster_counts_t counts;
     uint64_t sequence;
     dt_error_t err;
-    dt_cluster_count(app->cluster, &counts);
-    if (dt_store_append(app->store, DT_JOURNAL_TYPE_STATE, counts.epoch, action->data, action->size,
-                        &sequence, &err) == DT_OK) {
+    if (dt_store_append(app->store, DT_JOURNAL_TYPE_STATE, dt_cluster_epoch(app->cluster),
+                        action->data, action->size, &sequence, &err) == DT_OK) {
         dt_check(sequence == app->sequence_base + action->sequence);
         return;
     }
@@ -153,25 +151,33 @@ static void tell_failing(dt_controllerd_t *app, const dt_store_status_t *status,
     }
 }
 
+static void begin_snapshot(dt_controllerd_t *app, int64_t now_ns)
+{
+    if (dt_store_snapshot_begin(app->store, NULL) != DT_OK)
+        return; /* the store asks again */
+    app->is_snapshot_open = true;
+    app->snapshot_cursor = (dt_cluster_cursor_t){.part = 0};
+    dt_timer_arm(app->snapshot_timer, now_ns);
+}
+
 void dt_controllerd_journal_look(dt_controllerd_t *app)
 {
     int64_t now_ns = dt_loop_now_ns();
     dt_store_status_t status;
-    dt_error_t err;
     dt_store_poll(app->store, &status);
     if (status.durable_sequence > app->sequence_base)
         dt_cluster_durable(app->cluster, status.durable_sequence - app->sequence_base, now_ns);
     tell_failing(app, &status, now_ns);
-    if (status.wants_snapshot && !app->is_snapshot_open && !app->is_stopping) {
-        if (dt_store_snapshot_begin(app->store, &err) == DT_OK) {
-            app->is_snapshot_open = true;
-            app->snapshot_cursor = (dt_cluster_cursor_t){.part = 0};
-            dt_timer_arm(app->snapshot_timer, now_ns);
-        } else {
-            dt_log_debug("no snapshot", DT_LOG_E(&err));
-        }
-    }
+    if (status.wants_snapshot && !app->is_snapshot_open && !app->is_stopping)
+        begin_snapshot(app, now_ns);
     dt_controllerd_pump(app);
+}
+
+static void give_up_snapshot(dt_controllerd_t *app, const dt_error_t *err)
+{
+    dt_log_warn("snapshot given up", DT_LOG_E(err));
+    dt_store_snapshot_abort(app->store);
+    app->is_snapshot_open = false;
 }
 
 /* Write some more of the snapshot; the state thread has other things to do too. */
@@ -179,20 +185,16 @@ static void snapshot_turn(void *arg, int64_t deadline_ns)
 {
     dt_controllerd_t *app = arg;
     int64_t until_ns = dt_loop_now_ns() + SNAPSHOT_TURN_NS;
-    dt_cluster_counts_t counts;
     const uint8_t *data;
     dt_error_t err;
     size_t size;
     (void)deadline_ns;
     if (!app->is_snapshot_open)
         return;
-    dt_cluster_count(app->cluster, &counts);
     while (dt_cluster_snapshot_next(app->cluster, &app->snapshot_cursor, &data, &size)) {
-        if (dt_store_snapshot_add(app->store, DT_JOURNAL_TYPE_STATE, counts.epoch, data, size,
-                                  &err) != DT_OK) {
-            dt_log_warn("snapshot given up", DT_LOG_E(&err));
-            dt_store_snapshot_abort(app->store);
-            app->is_snapshot_open = false;
+        if (dt_store_snapshot_add(app->store, DT_JOURNAL_TYPE_STATE, dt_cluster_epoch(app->cluster),
+                                  data, size, &err) != DT_OK) {
+            give_up_snapshot(app, &err);
             return;
         }
         if (dt_loop_now_ns() >= until_ns) {

@@ -120,6 +120,8 @@ static void put_queues(dt_controllerd_t *app, const dt_cluster_counts_t *counts,
                            (int64_t)depths[i].bound);
     counter(text, "dtorch_connections_accepted_total", "Connections taken.", rpc.accepted);
     counter(text, "dtorch_connections_refused_total", "Connections over the bound.", rpc.refused);
+    counter(text, "dtorch_connections_silent_total", "Connections closed without any call.",
+            rpc.silent);
     counter(text, "dtorch_calls_total", "Unary calls.", rpc.calls_total);
 }
 

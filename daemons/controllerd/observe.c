@@ -15,7 +15,6 @@
 #include "wire/wire.h"
 
 #define EVENT_SITES       64
-#define CROWDS            8
 #define YOUNG_SECONDS     DT_CONTROLLERD_YOUNG_SECONDS
 #define DAY_MS            (INT64_C(86400000))
 #define CERTIFICATE_SOON  (14 * DAY_MS)
@@ -233,6 +232,7 @@ static void rpc_items(dt_controllerd_t *app, struct items *items)
          app->session_stream_count);
     item(items, "accepted_total", 0, "%" PRIu64, rpc.accepted);
     item(items, "refused_total", 0, "%" PRIu64, rpc.refused);
+    item(items, "silent_total", 0, "%" PRIu64, rpc.silent);
     item(items, "streams_total", 0, "%" PRIu64, rpc.streams_total);
     item(items, "calls_total", 0, "%" PRIu64, rpc.calls_total);
     item(items, "unknown_methods_total", 0, "%" PRIu64, rpc.unknown_total);
@@ -291,29 +291,45 @@ dt_status_t dt_controllerd_diagnose(dt_controllerd_t *app, int64_t now_ns,
 
 /* ---- once a second ---- */
 
-/* Hosts that hold connections and say nothing are named; lib/rpc closes the connections. A host
- * whose connections are young only calls often: what was accepted in the last seconds is taken off.
- */
+/* In how many looks one after the other a host was over the bound; remembers this one. */
+static unsigned crowd_looks(const dt_controllerd_crowds_t *before, dt_controllerd_crowds_t *now,
+                            const char *host)
+{
+    unsigned looks = 1;
+    for (size_t i = 0; i < before->count; i++) {
+        if (strcmp(before->hosts[i].name, host) == 0)
+            looks = before->hosts[i].looks + 1;
+    }
+    (void)dt_str_copy(now->hosts[now->count].name, sizeof now->hosts->name, host);
+    now->hosts[now->count++].looks = looks;
+    return looks;
+}
+
+/* Hosts that hold connections and say nothing are named; lib/rpc closes the connections. Fine is
+ * what works, what was accepted in the last seconds (a host may call often), and what was left
+ * behind a moment ago (a host may end with all its workers). */
 static void watch_crowds(dt_controllerd_t *app, int64_t now_ns)
 {
-    dt_rpc_crowd_t crowds[CROWDS];
+    dt_rpc_crowd_t crowds[DT_CONTROLLERD_CROWDS];
+    dt_controllerd_crowds_t over = {.count = 0};
     dt_rpc_server_stats_t rpc;
     uint64_t young, *oldest = &app->accepted_before[app->accepted_turn++ % YOUNG_SECONDS];
-    size_t count;
+    size_t count = 0;
     dt_rpc_server_stats(app->server, &rpc);
     young = rpc.accepted - *oldest;
     *oldest = rpc.accepted;
-    if (rpc.connections <= DT_CONTROLLERD_SILENT_MAX && !app->tls.is_on)
-        return;
-    count = dt_rpc_server_crowds(app->server, crowds, CROWDS);
+    if (rpc.connections > DT_CONTROLLERD_SILENT_MAX || app->tls.is_on)
+        count = dt_rpc_server_crowds(app->server, crowds, DT_CONTROLLERD_CROWDS);
     for (size_t i = 0; i < count; i++) {
         size_t fine = DT_CONTROLLERD_SILENT_MAX + (size_t)young;
         if (crowds[i].connections <= fine)
             break;
-        if (crowds[i].connections > fine + dt_controllerd_worker_count_host(app, crowds[i].host))
+        if (crowds[i].connections > fine + dt_controllerd_worker_count_host(app, crowds[i].host) &&
+            crowd_looks(&app->crowds, &over, crowds[i].host) >= YOUNG_SECONDS)
             dt_cluster_peer_misbehaved(app->cluster, crowds[i].host,
                                        "holds many connections without a call", now_ns);
     }
+    app->crowds = over;
 }
 
 static void tell_manager(dt_controllerd_t *app, const dt_cluster_counts_t *counts)

@@ -9,11 +9,11 @@
 #include "grpc/health/v1/health.pb-c.h"
 #include "wire/wire.h"
 
-#define ADMIN(name, role_, request_, fn)                                                           \
+#define UNARY(path_, role_, request_, unary_)                                                      \
     {                                                                                              \
-        .path = "/dtorch.v1.Admin/" name, .role = DT_CONTROLLERD_ROLE_##role_,                     \
-        .request = &dtorch__v1__##request_##__descriptor, .unary = fn                              \
+        .path = (path_), .role = (role_), .request = (request_), .unary = (unary_)                 \
     }
+#define ADMIN "/dtorch.v1.Admin/"
 
 static const dt_controllerd_method_t methods[] = {
     {.path = "/dtorch.v1.Worker/Stream",
@@ -32,23 +32,36 @@ static const dt_controllerd_method_t methods[] = {
     {.path = "/dtorch.v1.Worker/Session",
      .role = DT_CONTROLLERD_ROLE_WORKER,
      .ops = &dt_controllerd_link_ops},
-    ADMIN("GetCluster", VIEWER, get_cluster_request, dt_controllerd_get_cluster),
-    ADMIN("ListNodes", VIEWER, list_nodes_request, dt_controllerd_list_nodes),
-    ADMIN("SetNode", OPERATOR, set_node_request, dt_controllerd_set_node),
-    ADMIN("ListEvents", VIEWER, list_events_request, dt_controllerd_list_events),
+    UNARY(ADMIN "GetCluster", DT_CONTROLLERD_ROLE_VIEWER,
+          &dtorch__v1__get_cluster_request__descriptor, dt_controllerd_get_cluster),
+    UNARY(ADMIN "ListNodes", DT_CONTROLLERD_ROLE_VIEWER,
+          &dtorch__v1__list_nodes_request__descriptor, dt_controllerd_list_nodes),
+    UNARY(ADMIN "SetNode", DT_CONTROLLERD_ROLE_OPERATOR, &dtorch__v1__set_node_request__descriptor,
+          dt_controllerd_set_node),
+    UNARY(ADMIN "ListEvents", DT_CONTROLLERD_ROLE_VIEWER,
+          &dtorch__v1__list_events_request__descriptor, dt_controllerd_list_events),
     {.path = "/dtorch.v1.Admin/FollowEvents",
      .role = DT_CONTROLLERD_ROLE_VIEWER,
      .ops = &dt_controllerd_follow_ops,
      .is_server_stream = true},
-    ADMIN("GetConfig", VIEWER, get_config_request, dt_controllerd_get_config),
-    ADMIN("GetDiagnostics", VIEWER, get_diagnostics_request, dt_controllerd_get_diagnostics),
-    ADMIN("CreateToken", ADMIN, create_token_request, dt_controllerd_create_token),
-    ADMIN("ListTokens", ADMIN, list_tokens_request, dt_controllerd_list_tokens),
-    ADMIN("RevokeToken", ADMIN, revoke_token_request, dt_controllerd_revoke_token),
-    ADMIN("ListJobs", VIEWER, list_jobs_request, dt_controllerd_list_jobs),
-    ADMIN("GetJob", VIEWER, get_job_request, dt_controllerd_get_job),
-    ADMIN("EndJob", OPERATOR, end_job_request, dt_controllerd_end_job),
-    ADMIN("ListTensors", VIEWER, list_tensors_request, dt_controllerd_list_tensors),
+    UNARY(ADMIN "GetConfig", DT_CONTROLLERD_ROLE_VIEWER,
+          &dtorch__v1__get_config_request__descriptor, dt_controllerd_get_config),
+    UNARY(ADMIN "GetDiagnostics", DT_CONTROLLERD_ROLE_VIEWER,
+          &dtorch__v1__get_diagnostics_request__descriptor, dt_controllerd_get_diagnostics),
+    UNARY(ADMIN "CreateToken", DT_CONTROLLERD_ROLE_ADMIN,
+          &dtorch__v1__create_token_request__descriptor, dt_controllerd_create_token),
+    UNARY(ADMIN "ListTokens", DT_CONTROLLERD_ROLE_ADMIN,
+          &dtorch__v1__list_tokens_request__descriptor, dt_controllerd_list_tokens),
+    UNARY(ADMIN "RevokeToken", DT_CONTROLLERD_ROLE_ADMIN,
+          &dtorch__v1__revoke_token_request__descriptor, dt_controllerd_revoke_token),
+    UNARY(ADMIN "ListJobs", DT_CONTROLLERD_ROLE_VIEWER, &dtorch__v1__list_jobs_request__descriptor,
+          dt_controllerd_list_jobs),
+    UNARY(ADMIN "GetJob", DT_CONTROLLERD_ROLE_VIEWER, &dtorch__v1__get_job_request__descriptor,
+          dt_controllerd_get_job),
+    UNARY(ADMIN "EndJob", DT_CONTROLLERD_ROLE_OPERATOR, &dtorch__v1__end_job_request__descriptor,
+          dt_controllerd_end_job),
+    UNARY(ADMIN "ListTensors", DT_CONTROLLERD_ROLE_VIEWER,
+          &dtorch__v1__list_tensors_request__descriptor, dt_controllerd_list_tensors),
     {.path = "/grpc.health.v1.Health/Check",
      .role = DT_CONTROLLERD_ROLE_NONE,
      .request = &grpc__health__v1__health_check_request__descriptor,
@@ -184,7 +197,6 @@ uint64_t dt_controllerd_ticket_make(dt_controllerd_t *app, dt_rpc_call_t *call, 
 
 static void ticket_free(dt_controllerd_ticket_t *ticket)
 {
-    dt_list_remove(&ticket->link);
     free(ticket->held);
     free(ticket);
 }
@@ -195,6 +207,7 @@ void dt_controllerd_ticket_answer(dt_controllerd_t *app, const dt_cluster_action
         dt_controllerd_ticket_t *ticket = DT_CONTAINER_OF(at, dt_controllerd_ticket_t, link);
         if (ticket->number != action->ticket)
             continue;
+        dt_list_remove(&ticket->link);
         if (action->status != DT_OK)
             dt_rpc_call_fail(ticket->call, action->status, action->text);
         else if (ticket->held)
@@ -208,10 +221,12 @@ void dt_controllerd_ticket_answer(dt_controllerd_t *app, const dt_cluster_action
 
 void dt_controllerd_ticket_fail_all(dt_controllerd_t *app, dt_status_t status, const char *text)
 {
-    while (!dt_list_is_empty(&app->tickets)) {
-        dt_controllerd_ticket_t *ticket =
-            DT_CONTAINER_OF(app->tickets.next, dt_controllerd_ticket_t, link);
+    dt_list_t *at = app->tickets.next, *next;
+    for (; at != &app->tickets; at = next) {
+        dt_controllerd_ticket_t *ticket = DT_CONTAINER_OF(at, dt_controllerd_ticket_t, link);
+        next = at->next;
         dt_rpc_call_fail(ticket->call, status, text);
         ticket_free(ticket);
     }
+    dt_list_init(&app->tickets);
 }

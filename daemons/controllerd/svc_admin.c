@@ -229,11 +229,10 @@ const dt_rpc_stream_ops_t dt_controllerd_follow_ops = {
 
 void dt_controllerd_follow_feed(dt_controllerd_t *app)
 {
-    dt_cluster_counts_t counts;
-    dt_cluster_count(app->cluster, &counts);
-    if (counts.events_visible == app->events_fed)
+    uint64_t visible = dt_cluster_events_visible(app->cluster);
+    if (visible == app->events_fed)
         return;
-    app->events_fed = counts.events_visible;
+    app->events_fed = visible;
     for (dt_list_t *at = app->followers.next; at != &app->followers; at = at->next)
         follower_feed(DT_CONTAINER_OF(at, struct follower, link));
 }

@@ -55,6 +55,7 @@ typedef struct workerd {
     dt_sigwatch_t *signals[3];
     dt_timer_t *tick;
     dt_timer_t *stop_deadline;
+    int64_t tick_ns;     /* between ticks */
     int64_t watchdog_ns; /* 0: none */
     int64_t fed_ns;
     bool is_ready;
@@ -202,7 +203,7 @@ static void metrics_publish(workerd_t *w)
 /* The watchdog is fed from the loop's own timer: a loop that does not turn does not feed. */
 static void watchdog_feed(workerd_t *w, int64_t now_ns)
 {
-    if (w->watchdog_ns == 0 || now_ns - w->fed_ns < w->watchdog_ns / 3)
+    if (w->watchdog_ns == 0 || now_ns - w->fed_ns < w->watchdog_ns / 4)
         return;
     w->fed_ns = now_ns;
     (void)dt_sysd_watchdog_feed(NULL);
@@ -221,8 +222,8 @@ static void on_tick(void *arg, int64_t deadline_ns)
     watchdog_feed(w, now_ns);
     status_update(w);
     metrics_publish(w);
-    int64_t next_ns = deadline_ns + DT_WORKERD_TICK_NS;
-    dt_timer_arm(w->tick, next_ns > now_ns ? next_ns : now_ns + DT_WORKERD_TICK_NS);
+    int64_t next_ns = deadline_ns + w->tick_ns;
+    dt_timer_arm(w->tick, next_ns > now_ns ? next_ns : now_ns + w->tick_ns);
 }
 
 static void on_slow(void *arg, const char *what, int64_t ns)
@@ -503,6 +504,8 @@ int dt_workerd_run(const dt_conf_cmdline_t *cmdline, dt_conf_t *conf)
     dt_status_t status = parts_start(w, &err);
     if (status == DT_OK) {
         w->watchdog_ns = dt_sysd_watchdog_ns();
+        bool is_short = w->watchdog_ns > 0 && w->watchdog_ns < 4 * DT_WORKERD_TICK_NS;
+        w->tick_ns = is_short ? w->watchdog_ns / 4 : DT_WORKERD_TICK_NS;
         dt_timer_arm(w->tick, dt_loop_now_ns());
         dt_engines_start(w->engines);
         dt_join_start(w->join);

@@ -150,7 +150,7 @@ int dt_engine_main(int argc, char **argv)
     engine_args_t args = {0};
     dt_error_t err = {0};
     if (args_parse(argc, argv, &args, &err) != DT_OK) {
-        fprintf(stderr, "dtorch-workerd: %s\n", err.text);
+        (void)fprintf(stderr, "dtorch-workerd: %s\n", err.text);
         return 64;
     }
     if (come_up(&args, &parts, missing, sizeof missing, &err) != DT_OK) {

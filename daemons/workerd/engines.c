@@ -678,11 +678,12 @@ void dt_engines_stats(const dt_engines_t *engines, dt_engines_stats_t *ret_stats
 
 void dt_engines_free(dt_engines_t *engines)
 {
-    dt_list_t *at;
     if (!engines)
         return;
-    while ((at = engines->list.next) != &engines->list)
+    for (dt_list_t *at = engines->list.next, *next; at != &engines->list; at = next) {
+        next = at->next;
         engine_free(DT_CONTAINER_OF(at, engine_t, link));
+    }
     dt_timer_free(engines->retry);
     dt_timer_free(engines->check);
     free(engines);

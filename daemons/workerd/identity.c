@@ -67,7 +67,7 @@ static dt_status_t lock_is_held(int fd, const char *directory, dt_error_t *err)
 static dt_status_t lock_write(int fd, const char *path, dt_error_t *err)
 {
     char host[65] = "";
-    char text[DT_IDENTITY_FILE_MAX];
+    char text[DT_IDENTITY_FILE_MAX] = "";
     (void)gethostname(host, sizeof host - 1);
     int length = snprintf(text, sizeof text, "pid %d on %s\n", (int)getpid(), host);
     if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length)
@@ -154,7 +154,7 @@ static void id_to_hex(const uint8_t *id, char *hex)
 static dt_status_t node_id_open(dt_identity_t *identity, dt_error_t *err)
 {
     char path[4160];
-    char text[DT_IDENTITY_FILE_MAX];
+    char text[DT_IDENTITY_FILE_MAX] = "";
     DT_TRY(path_join(identity->directory, "node-id", path, sizeof path, err));
     dt_status_t status = file_read(path, text, sizeof text, err);
     if (status == DT_ERR_NOT_FOUND) {
@@ -178,7 +178,7 @@ static dt_status_t node_id_open(dt_identity_t *identity, dt_error_t *err)
 static dt_status_t cluster_read(dt_identity_t *identity, dt_error_t *err)
 {
     char path[4160];
-    char text[DT_IDENTITY_FILE_MAX];
+    char text[DT_IDENTITY_FILE_MAX] = "";
     int64_t epoch = 0;
     DT_TRY(path_join(identity->directory, "cluster", path, sizeof path, err));
     dt_status_t status = file_read(path, text, sizeof text, err);
@@ -200,7 +200,7 @@ dt_status_t dt_identity_save_cluster(const char *directory, const uint8_t *clust
 {
     char path[4160];
     char hex[2 * DT_IDENTITY_ID_BYTES + 1];
-    char text[DT_IDENTITY_FILE_MAX];
+    char text[DT_IDENTITY_FILE_MAX] = "";
     DT_TRY(path_join(directory, "cluster", path, sizeof path, err));
     id_to_hex(cluster_id, hex);
     (void)snprintf(text, sizeof text, "%s %" PRIu64 "\n", hex, epoch);
@@ -219,7 +219,9 @@ void dt_identity_name_from_host(const char *host, char name[static DT_IDENTITY_N
         bool is_plain = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
         if (!is_plain && length == 0)
             continue;
-        name[length++] = is_plain ? c : '-';
+        if (!is_plain)
+            c = '-';
+        name[length++] = c;
     }
     while (length > 0 && name[length - 1] == '-')
         length--;
@@ -253,7 +255,7 @@ static dt_status_t identity_fill(dt_identity_t *identity, const char *node_name,
     DT_TRY(name_choose(identity, node_name, err));
     while (identity->incarnation == 0)
         dt_pki_random(&identity->incarnation, sizeof identity->incarnation);
-    char boot_id[DT_IDENTITY_FILE_MAX];
+    char boot_id[DT_IDENTITY_FILE_MAX] = "";
     if (file_read("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id, NULL) != DT_OK ||
         strlen(boot_id) != sizeof identity->boot_id - 1)
         return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0,

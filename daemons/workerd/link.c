@@ -487,7 +487,7 @@ void dt_link_set_progress(dt_link_t *link, uint64_t progress)
 
 dt_status_t dt_link_set_addresses(dt_link_t *link, const dt_strv_t *addresses, dt_error_t *err)
 {
-    dt_strv_t copy;
+    dt_strv_t copy = {0};
     dt_agent_view_t view;
     dt_agent_view(link->agent, dt_loop_now_ns(), &view);
     const char *current = link->addresses.items[view.address_index];

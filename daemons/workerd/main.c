@@ -28,7 +28,7 @@ static int check_backends(const dt_conf_t *conf)
     dt_devices_select(conf, NULL, &selection);
     if (dt_device_check_backends(&selection.options, stdout, &err) == DT_OK)
         return 0;
-    fprintf(stderr, "dtorch-workerd: %s\n", err.text);
+    (void)fprintf(stderr, "dtorch-workerd: %s\n", err.text);
     return 1;
 }
 

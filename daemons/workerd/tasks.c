@@ -139,12 +139,12 @@ bool dt_tasks_free(dt_tasks_t *tasks, int64_t grace_ms)
         return true;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += grace_ms / 1000;
-    while (tasks->open > 0) { /* a result may start another task */
+    do { /* a result may start another task; a thread may still be on its way out */
         bool is_idle = wait_idle(tasks, &until);
         dt_mailbox_drain(&tasks->results);
         if (!is_idle)
             return false;
-    }
+    } while (tasks->open > 0);
     dt_mailbox_close(&tasks->results);
     dt_mailbox_fini(&tasks->results);
     dt_rpc_wake_free(tasks->wake);

@@ -128,12 +128,14 @@ dt_status_t dt_conf_print_help(const dt_conf_table_t *table, dt_buf_t *out)
                          "(DTORCH_KEY_NAME), which wins over the files:\n\n",
                          table->section));
     DT_TRY(dt_conf_print_options(table, out));
-    return dt_buf_printf(out,
-                         "\nFiles: /usr/lib/dtorch/%s, /etc/dtorch/%s,\n"
-                         "       %s.d/*.conf beside both; see dtorch.conf(5).\n"
-                         "Exit status: 0 ok, 64 wrong usage, 69 unavailable, 78 wrong "
-                         "configuration.\n",
-                         table->file, table->file, table->file);
+    return dt_buf_printf(
+        out,
+        "\nFiles: /usr/lib/dtorch/%s, /etc/dtorch/%s,\n"
+        "       %s.d/*.conf beside both; see dtorch.conf(5).\n"
+        "Exit status: 0 ok, 64 wrong usage, 65 damaged state, 69 port taken, 75 try "
+        "again\n(disk full, state held by another), 77 refused, 78 wrong "
+        "configuration.\n",
+        table->file, table->file, table->file);
 }
 
 dt_status_t dt_conf_print_example(const dt_conf_table_t *table, dt_buf_t *out)

@@ -245,7 +245,10 @@ typedef struct dt_cluster_counts {
     bool journal_is_failing;
 } dt_cluster_counts_t;
 void dt_cluster_count(const dt_cluster_t *cluster, dt_cluster_counts_t *ret_counts);
-const uint8_t *dt_cluster_id(const dt_cluster_t *cluster); /* 16 bytes */
+/* What is looked at in each turn. Cost: O(1). */
+uint64_t dt_cluster_epoch(const dt_cluster_t *cluster);
+uint64_t dt_cluster_events_visible(const dt_cluster_t *cluster); /* newest durable event */
+const uint8_t *dt_cluster_id(const dt_cluster_t *cluster);       /* 16 bytes */
 
 /* ---- for the session machine (core/session.h) ---- */
 

@@ -369,6 +369,16 @@ static void count_node(const dt_node_t *node, dt_cluster_counts_t *counts)
         counts->devices_ok += node->device_count - node->devices_missing - node->devices_failed;
 }
 
+uint64_t dt_cluster_epoch(const dt_cluster_t *cluster)
+{
+    return cluster->epoch;
+}
+
+uint64_t dt_cluster_events_visible(const dt_cluster_t *cluster)
+{
+    return cluster->event_visible;
+}
+
 void dt_cluster_count(const dt_cluster_t *cluster, dt_cluster_counts_t *ret_counts)
 {
     *ret_counts = (dt_cluster_counts_t){

@@ -82,6 +82,7 @@ static bool is_stale(const struct page *page)
                         DT_METRICS_STALE_MS * DT_CLOCK_MS_NS;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): microhttpd wants eight parameters */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url,
                               const char *method, const char *version, const char *upload,
                               size_t *upload_size, void **request)
@@ -194,7 +195,7 @@ dt_status_t dt_metrics_open(const dt_metrics_options_t *options, dt_metrics_t **
     struct dt_metrics *metrics;
     bool is_tls = options->certificate_pem != NULL;
     unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | (is_tls ? MHD_USE_TLS : 0);
-    int fd;
+    int fd = -1;
     dt_check(options->struct_size == sizeof *options);
     DT_TRY(listen_on(options->listen, &fd, err));
     metrics = calloc(1, sizeof *metrics);

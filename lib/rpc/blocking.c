@@ -23,6 +23,7 @@ struct dt_rpc_reader {
     grpc_slice details;
     bool is_pending[TAG_COUNT];
     bool is_ok[TAG_COUNT];
+    bool has_status; /* it was asked for */
 };
 
 static void *tag_of(int number)
@@ -56,12 +57,21 @@ static void begin_read(dt_rpc_reader_t *reader)
     begin(reader, TAG_READ, &op, 1);
 }
 
+/* Asked for once nothing more can be read: earlier, a status that is not OK makes gRPC drop the
+ * messages before it. */
+static void begin_status(dt_rpc_reader_t *reader)
+{
+    grpc_op op = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+                  .data.recv_status_on_client.trailing_metadata = &reader->trailing,
+                  .data.recv_status_on_client.status = &reader->status,
+                  .data.recv_status_on_client.status_details = &reader->details};
+    if (!reader->has_status)
+        begin(reader, TAG_STATUS, &op, 1);
+    reader->has_status = true;
+}
+
 static void begin_call(dt_rpc_reader_t *reader, bool is_bidi, const void *data, size_t size)
 {
-    grpc_op status = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
-                      .data.recv_status_on_client.trailing_metadata = &reader->trailing,
-                      .data.recv_status_on_client.status = &reader->status,
-                      .data.recv_status_on_client.status_details = &reader->details};
     grpc_byte_buffer *bytes = data ? dt_rpc_bytes(data, size) : NULL;
     grpc_op ops[4] = {
         {.op = GRPC_OP_SEND_INITIAL_METADATA},
@@ -74,7 +84,6 @@ static void begin_call(dt_rpc_reader_t *reader, bool is_bidi, const void *data, 
             (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = bytes};
     if (!is_bidi)
         ops[count++] = (grpc_op){.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
-    begin(reader, TAG_STATUS, &status, 1);
     begin(reader, TAG_BEGIN, ops, count);
     begin_read(reader);
     if (bytes)
@@ -135,10 +144,11 @@ void dt_rpc_reader_free(dt_rpc_reader_t *reader)
     dt_rpc_library_fini();
 }
 
-/* How the call ended; waits for the status, which is under way when this is called. */
+/* How the call ended. Waits for the status, which comes when all messages were read. */
 static dt_status_t final_status(dt_rpc_reader_t *reader, gpr_timespec deadline, dt_error_t *err)
 {
     dt_error_t why = {0};
+    begin_status(reader);
     if (!wait_for(reader, TAG_STATUS, deadline))
         return dt_fail(err, DT_ERR_TIMEOUT, "dt", 0, "no answer in time");
     dt_rpc_why(reader->status, reader->details, &why);
@@ -171,9 +181,9 @@ dt_status_t dt_rpc_call_blocking(const char *address, const dt_rpc_tls_t *tls, c
     gpr_timespec never = gpr_inf_future(GPR_CLOCK_MONOTONIC); /* the call has the deadline itself */
     DT_TRY(open_call(address, tls, method, timeout_ms, deadline, &reader, err));
     begin_call(reader, false, data ? data : "", size);
+    (void)wait_for(reader, TAG_READ, never);
     dt_status_t status = final_status(reader, never, err);
     if (status == DT_OK) {
-        (void)wait_for(reader, TAG_READ, never);
         status = reader->message ? take_message(reader, ret_data, ret_size, err)
                                  : dt_fail(err, DT_ERR_INTERNAL, "grpc", 0,
                                            "%s: a reply without a message", method);

@@ -113,15 +113,10 @@ static void on_opened(void *arg, bool ok)
 static void begin_dial(dt_rpc_stream_t *stream)
 {
     grpc_op initial = {.op = GRPC_OP_SEND_INITIAL_METADATA};
-    grpc_op status = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
-                      .data.recv_status_on_client.trailing_metadata = &stream->trailing,
-                      .data.recv_status_on_client.status = &stream->grpc_status,
-                      .data.recv_status_on_client.status_details = &stream->details};
     grpc_op opened = {.op = GRPC_OP_RECV_INITIAL_METADATA,
                       .data.recv_initial_metadata.recv_initial_metadata = &stream->initial};
     stream->pending = 1; /* ours, until all batches are started */
     dt_rpc_stream_batch(stream, &initial, &stream->initial_tag);
-    dt_rpc_stream_batch(stream, &status, &stream->close_tag);
     dt_rpc_stream_read(stream);
     dt_rpc_stream_batch(stream, &opened, &stream->open_tag);
     stream->pending--;

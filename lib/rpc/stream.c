@@ -148,6 +148,18 @@ static void on_half_close(dt_rpc_stream_t *stream)
         stream->ops->half_closed(stream);
 }
 
+/* Client: ask for the status, once there is nothing more to read. Asked for earlier, a status that
+ * is not OK makes gRPC drop the messages before it that were not read yet. */
+static void read_status(dt_rpc_stream_t *stream)
+{
+    grpc_op op = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+                  .data.recv_status_on_client.trailing_metadata = &stream->trailing,
+                  .data.recv_status_on_client.status = &stream->grpc_status,
+                  .data.recv_status_on_client.status_details = &stream->details};
+    if (!stream->server)
+        dt_rpc_stream_batch(stream, &op, &stream->close_tag);
+}
+
 static void handle_message(dt_rpc_stream_t *stream, grpc_byte_buffer *bytes)
 {
     size_t size = 0;
@@ -155,6 +167,7 @@ static void handle_message(dt_rpc_stream_t *stream, grpc_byte_buffer *bytes)
     grpc_byte_buffer_destroy(bytes);
     if (!data) {
         dt_rpc_stream_cancel(stream, DT_ERR_NOMEM, "no memory for a message");
+        read_status(stream);
         return;
     }
     dt_rpc_stream_read(stream); /* before the message is handled: the transport works meanwhile */
@@ -169,12 +182,15 @@ static void on_read(void *arg, bool ok)
     dt_rpc_stream_t *stream = arg;
     grpc_byte_buffer *bytes = stream->rx;
     stream->rx = NULL;
-    if (ok && bytes && !stream->has_why)
+    if (ok && bytes && !stream->has_why) {
         handle_message(stream, bytes);
-    else if (bytes)
-        grpc_byte_buffer_destroy(bytes); /* we have ended it: nobody wants to know */
-    else if (ok)
-        on_half_close(stream);
+    } else {
+        if (bytes)
+            grpc_byte_buffer_destroy(bytes); /* we have ended it: nobody wants to know */
+        else if (ok)
+            on_half_close(stream);
+        read_status(stream);
+    }
     dt_rpc_stream_put(stream);
 }
 

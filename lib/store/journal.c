@@ -145,6 +145,7 @@ static void judge(const uint8_t *data, size_t size, dt_journal_scan_t *scan)
     }
 }
 
+/* NOLINTNEXTLINE(readability-function-size): eight parameters, all of them needed at each call */
 dt_status_t dt_journal_read(const uint8_t *data, size_t size, uint64_t sequence,
                             uint64_t sequence_end, dt_journal_record_fn *fn, void *arg,
                             dt_journal_scan_t *ret_scan, dt_error_t *err)

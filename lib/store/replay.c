@@ -16,11 +16,6 @@ struct bytes {
     size_t size;
 };
 
-static void bytes_fini(struct bytes *bytes)
-{
-    free(bytes->data);
-}
-
 static dt_status_t read_file(const dt_store_directory_t *dir, const char *name,
                              struct bytes *ret_bytes, dt_error_t *err)
 {
@@ -117,26 +112,38 @@ static dt_status_t snapshot_check(const struct bytes *bytes, uint64_t sequence, 
     return DT_OK;
 }
 
+/* Read one snapshot and pass its records on. *ret_is_sound false: it is damaged, nothing was. */
+static dt_status_t snapshot_read(dt_store_directory_t *dir, uint64_t sequence, struct pass_on *to,
+                                 bool *ret_is_sound, dt_error_t *err)
+{
+    struct bytes bytes = {.data = NULL};
+    char name[DT_STORE_NAME_MAX];
+    dt_journal_scan_t scan;
+    dt_status_t status;
+    dt_store_file_name(DT_JOURNAL_SNAPSHOT, sequence, name);
+    DT_TRY(read_file(dir, name, &bytes, err));
+    *ret_is_sound = snapshot_check(&bytes, sequence, NULL) == DT_OK;
+    status = *ret_is_sound
+                 ? dt_journal_read(bytes.data, bytes.size, 1, UINT64_MAX, pass, to, &scan, err)
+                 : DT_OK;
+    free(bytes.data);
+    return status;
+}
+
 static dt_status_t snapshot_load(dt_store_directory_t *dir, const dt_store_listing_t *listing,
                                  struct pass_on *to, dt_store_report_t *report,
                                  uint64_t *ret_sequence, dt_error_t *err)
 {
-    for (size_t i = listing->snapshot_count; i-- > 0;) {
-        DT_CLEANUP(bytes_fini) struct bytes bytes = {.data = NULL};
-        char name[DT_STORE_NAME_MAX];
-        dt_journal_scan_t scan;
-        uint64_t sequence = listing->snapshots[i].sequence;
-        dt_store_file_name(DT_JOURNAL_SNAPSHOT, sequence, name);
-        DT_TRY(read_file(dir, name, &bytes, err));
-        if (snapshot_check(&bytes, sequence, NULL) != DT_OK) {
-            report->snapshots_refused++;
-            continue;
-        }
-        DT_TRY(dt_journal_read(bytes.data, bytes.size, 1, UINT64_MAX, pass, to, &scan, err));
-        *ret_sequence = sequence;
-        return DT_OK;
-    }
     *ret_sequence = 0;
+    for (size_t i = listing->snapshot_count; i-- > 0;) {
+        bool is_sound = false;
+        DT_TRY(snapshot_read(dir, listing->snapshots[i].sequence, to, &is_sound, err));
+        if (is_sound) {
+            *ret_sequence = listing->snapshots[i].sequence;
+            return DT_OK;
+        }
+        report->snapshots_refused++;
+    }
     return DT_OK;
 }
 
@@ -189,36 +196,60 @@ static dt_status_t cut_tail(dt_store_directory_t *dir, const char *name, uint64_
     return DT_OK;
 }
 
-static dt_status_t segment_load(dt_store_directory_t *dir, uint64_t first, uint64_t next_first,
-                                struct pass_on *to, dt_store_report_t *report,
-                                dt_store_replayed_t *replayed, dt_error_t *err)
+/* What is to be read of a segment, and where it ends. */
+struct segment {
+    uint64_t first;
+    uint64_t next_first; /* of the younger one, which takes over there; UINT64_MAX: it is newest */
+};
+
+static dt_status_t segment_read(dt_store_directory_t *dir, const struct segment *segment,
+                                const struct bytes *bytes, struct pass_on *to,
+                                dt_store_report_t *report, dt_journal_scan_t *ret_scan,
+                                dt_error_t *err)
 {
-    DT_CLEANUP(bytes_fini) struct bytes bytes = {.data = NULL};
     char name[DT_STORE_NAME_MAX];
     dt_journal_scan_t scan;
-    dt_error_t why;
-    uint64_t stated = first;
-    bool is_newest = next_first == UINT64_MAX;
-    dt_store_file_name(DT_JOURNAL_SEGMENT, first, name);
-    DT_TRY(read_file(dir, name, &bytes, err));
-    if (dt_journal_get_header(bytes.data, bytes.size, DT_JOURNAL_SEGMENT, &stated, &why) != DT_OK ||
-        stated != first) {
-        scan = (dt_journal_scan_t){.what = stated != first ? "name and content differ" : why.text,
-                                   .next_sequence = first};
+    dt_error_t why = {.text = ""};
+    uint64_t stated = segment->first;
+    bool is_newest = segment->next_first == UINT64_MAX;
+    dt_store_file_name(DT_JOURNAL_SEGMENT, segment->first, name);
+    if (dt_journal_get_header(bytes->data, bytes->size, DT_JOURNAL_SEGMENT, &stated, &why) !=
+            DT_OK ||
+        stated != segment->first) {
+        scan = (dt_journal_scan_t){.what = *why.text ? why.text : "name and content differ",
+                                   .next_sequence = segment->first};
         return fail_damaged(dir, name, &scan, err);
     }
-    DT_TRY(dt_journal_read(bytes.data, bytes.size, first, next_first, pass, to, &scan, err));
+    DT_TRY(dt_journal_read(bytes->data, bytes->size, segment->first, segment->next_first, pass, to,
+                           &scan, err));
     /* A younger segment takes over from where this one's records stopped being trusted. */
-    if (!is_newest && scan.next_sequence != next_first)
+    if (!is_newest && scan.next_sequence != segment->next_first)
         return scan.end == DT_JOURNAL_END_CLEAN
-                   ? fail_missing(dir, scan.next_sequence, next_first - 1, report, err)
+                   ? fail_missing(dir, scan.next_sequence, segment->next_first - 1, report, err)
                    : fail_damaged(dir, name, &scan, err);
     if (is_newest && scan.end == DT_JOURNAL_END_DAMAGED)
         return fail_damaged(dir, name, &scan, err);
     if (is_newest && scan.end == DT_JOURNAL_END_TORN)
-        DT_TRY(cut_tail(dir, name, bytes.size, &scan, report, err));
+        DT_TRY(cut_tail(dir, name, bytes->size, &scan, report, err));
+    *ret_scan = scan;
+    return DT_OK;
+}
+
+static dt_status_t segment_load(dt_store_directory_t *dir, const struct segment *segment,
+                                struct pass_on *to, dt_store_report_t *report,
+                                dt_store_replayed_t *replayed, dt_error_t *err)
+{
+    struct bytes bytes = {.data = NULL};
+    char name[DT_STORE_NAME_MAX];
+    dt_journal_scan_t scan = {.what = NULL};
+    dt_status_t status;
+    dt_store_file_name(DT_JOURNAL_SEGMENT, segment->first, name);
+    DT_TRY(read_file(dir, name, &bytes, err));
+    status = segment_read(dir, segment, &bytes, to, report, &scan, err);
+    free(bytes.data);
+    DT_TRY(status);
     replayed->next_sequence = scan.next_sequence;
-    replayed->segment_sequence = first;
+    replayed->segment_sequence = segment->first;
     replayed->segment_bytes = scan.end_offset;
     return DT_OK;
 }
@@ -234,14 +265,16 @@ dt_status_t dt_store_replay(dt_store_directory_t *dir, const dt_store_listing_t 
     records.above = replayed.snapshot_sequence;
     replayed.next_sequence = replayed.snapshot_sequence + 1;
     for (size_t i = 0; i < listing->segment_count; i++) {
-        uint64_t first = listing->segments[i].sequence;
-        uint64_t next =
-            i + 1 < listing->segment_count ? listing->segments[i + 1].sequence : UINT64_MAX;
-        if (next <= replayed.snapshot_sequence + 1)
+        struct segment segment = {
+            .first = listing->segments[i].sequence,
+            .next_first =
+                i + 1 < listing->segment_count ? listing->segments[i + 1].sequence : UINT64_MAX,
+        };
+        if (segment.next_first <= replayed.snapshot_sequence + 1)
             continue;
-        if (first > replayed.next_sequence)
-            return fail_missing(dir, replayed.next_sequence, first - 1, report, err);
-        DT_TRY(segment_load(dir, first, next, &records, report, &replayed, err));
+        if (segment.first > replayed.next_sequence)
+            return fail_missing(dir, replayed.next_sequence, segment.first - 1, report, err);
+        DT_TRY(segment_load(dir, &segment, &records, report, &replayed, err));
     }
     if (replayed.next_sequence <= replayed.snapshot_sequence) {
         /* The snapshot is younger than all segments: go on behind it, in a new one. */

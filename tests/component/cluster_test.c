@@ -296,9 +296,9 @@ Test(cluster, a_second_daemon_with_the_same_identity_is_refused_and_the_first_go
     cr_assert_eq(system(command), 0);
     dt_testcluster_set_conf(tc, 1, "NodeName=w0");
     dt_testcluster_spawn(tc, 1, NULL);
-    cr_assert(dt_testcluster_wait_event(tc, "node-refused", DT_TESTCLUSTER_CONTROLLER, 0,
-                                        LONG_MS, NULL),
-              "%s", dt_testcluster_logs(tc));
+    cr_assert(
+        dt_testcluster_wait_event(tc, "node-refused", DT_TESTCLUSTER_CONTROLLER, 0, LONG_MS, NULL),
+        "%s", dt_testcluster_logs(tc));
     expect_health(tc, 0, OK, LONG_MS);
     after = look_at(tc, 0);
     cr_assert_eq(after.incarnation, before.incarnation);

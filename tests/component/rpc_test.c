@@ -157,17 +157,19 @@ Test(rpc, ends_the_stream_and_not_the_server_when_a_message_is_too_large)
     rpcnode_stop(&node);
 }
 
-Test(rpc, sends_the_last_message_before_the_status_that_ends_a_stream)
+Test(rpc, delivers_the_last_message_before_the_status_that_ends_a_stream)
 {
     rpcnode_t node;
-    struct client client = {0};
     rpcnode_open_and_start(&node);
-    (void)dial(&node, &client, node.unix_address, RPCNODE_REFUSE, NULL);
-    cr_assert(rpcnode_run_until(&node, &client.closed, 1, WAIT_MS));
-    cr_assert(eq(int, client.messages, 1));
-    cr_assert_str_eq(client.text, "no");
-    cr_assert(eq(int, client.why.code, DT_ERR_DENIED));
-    cr_assert_str_eq(client.why.text, "go away");
+    for (int i = 0; i < 50; i++) { /* gRPC drops it if the status was asked for too early */
+        struct client client = {0};
+        (void)dial(&node, &client, node.unix_address, RPCNODE_REFUSE, NULL);
+        cr_assert(rpcnode_run_until(&node, &client.closed, 1, WAIT_MS));
+        cr_assert(eq(int, client.messages, 1), "round %d", i);
+        cr_assert_str_eq(client.text, "no");
+        cr_assert(eq(int, client.why.code, DT_ERR_DENIED));
+        cr_assert_str_eq(client.why.text, "go away");
+    }
     rpcnode_stop(&node);
 }
 
@@ -373,8 +375,10 @@ Test(rpc, says_why_nobody_answers)
     rpcnode_t node;
     struct client client = {0}, name = {0}, bad = {0};
     dt_error_t err = {0};
+    char path[96];
     rpcnode_open_and_start(&node);
-    (void)dial(&node, &client, "/nonexistent/socket", RPCNODE_ECHO, NULL);
+    (void)snprintf(path, sizeof path, "%s/nobody", node.directory);
+    (void)dial(&node, &client, path, RPCNODE_ECHO, NULL);
     (void)dial(&node, &name, "no-such-host.invalid:7700", RPCNODE_ECHO, NULL);
     cr_assert(rpcnode_run_until(&node, &client.closed, 1, WAIT_MS));
     cr_assert(strstr(client.why.text, "No such file") != NULL, "%s", client.why.text);

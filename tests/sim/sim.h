@@ -143,6 +143,8 @@ typedef struct sim {
     uint64_t last_epoch;
     uint64_t engine_shown[SIM_AGENTS_MAX][64]; /* bit set by sequence & 4095 of this incarnation */
     uint64_t engine_incarnation[SIM_AGENTS_MAX];
+    uint64_t engine_acked[SIM_AGENTS_MAX]; /* acknowledged in this step, not checked yet; 0: none */
+    bool was_event_lost;                   /* some were suppressed or dropped, and counted */
     uint64_t steps;
 } sim_t;
 

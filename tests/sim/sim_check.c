@@ -29,6 +29,11 @@ void sim_check_cluster_close(sim_t *sim, const sim_conn_t *conn, const char *tex
     if (strcmp(text, "heartbeat lost") == 0 && was_healthy(sim, 1 + conn->agent) &&
         link_was_healthy(sim, conn))
         sim_fail(sim, "agent %d lives, its stream too, and it was declared dead", conn->agent);
+    /* Only a stream that its own agent has left, or that was silent, gives way to another. */
+    if (strncmp(text, "replaced", 8) == 0 && was_healthy(sim, 0) &&
+        was_healthy(sim, 1 + conn->agent) && link_was_healthy(sim, conn) &&
+        &sim->conns[sim->agents[conn->agent].conn] == conn)
+        sim_fail(sim, "live agent %d was disturbed by another with its identity", conn->agent);
 }
 
 void sim_check_agent_close(sim_t *sim, const sim_conn_t *conn, const char *text)
@@ -63,6 +68,9 @@ void sim_check_sent(sim_t *sim, sim_conn_t *conn, const Dtorch__V1__WorkerDown *
                      down->welcome->epoch, sim->durable_epoch);
     } else if (down->kind_case == DTORCH__V1__WORKER_DOWN__KIND_INTENT) {
         conn->intent = (int)down->intent->admin;
+    } else if (down->kind_case == DTORCH__V1__WORKER_DOWN__KIND_ENGINE_ACK) {
+        if (conn->agent_generation == sim->processes[1 + conn->agent].generation)
+            sim->engine_acked[conn->agent] = down->engine_ack->sequence;
     } else if (down->kind_case == DTORCH__V1__WORKER_DOWN__KIND_REFUSAL) {
         sim_trace(sim, "agent %d is refused: %s", conn->agent, down->refusal->text);
     }
@@ -197,6 +205,22 @@ static void check_new_events(sim_t *sim)
     dt_arena_fini(&arena);
 }
 
+/* What was acknowledged to an agent is durable, or was counted as not kept. */
+static void check_acked(sim_t *sim, const dt_cluster_counts_t *counts)
+{
+    sim->was_event_lost |= counts->events_suppressed + counts->events_dropped > 0;
+    for (int i = 0; i < SIM_AGENTS_MAX; i++) {
+        uint64_t sequence = sim->engine_acked[i];
+        sim->engine_acked[i] = 0;
+        if (!sequence || sequence >= 4096 || sim->was_event_lost)
+            continue;
+        if (sim->engine_incarnation[i] != sim->agents[i].incarnation ||
+            !(sim->engine_shown[i][sequence / 64] >> (sequence % 64) & 1))
+            sim_fail(sim, "engine event %" PRIu64 " of agent %d is acknowledged, not durable",
+                     sequence, i);
+    }
+}
+
 /* After a restart all that was ever shown is still there, unchanged. */
 static void check_old_events(sim_t *sim)
 {
@@ -235,6 +259,7 @@ void sim_check_step(sim_t *sim)
         sim_fail(sim, "a bound does not hold");
     check_nodes(sim);
     check_new_events(sim);
+    check_acked(sim, &counts);
 }
 
 void sim_check_restored(sim_t *sim)
