@@ -1,0 +1,723 @@
+/* The session machine: hello, order, ids, what nodes get, resume, loss. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/sessiontest.h"
+
+TestSuite(session, .timeout = 30);
+
+#define WELCOME DTORCH__V1__SESSION_DOWN__KIND_WELCOME
+#define REFUSAL DTORCH__V1__SESSION_DOWN__KIND_REFUSAL
+#define ACK     DTORCH__V1__SESSION_DOWN__KIND_ACK
+#define RESULT  DTORCH__V1__SESSION_DOWN__KIND_RESULT
+#define ANSWER  DTORCH__V1__SESSION_DOWN__KIND_ANSWER
+#define POISON  DTORCH__V1__SESSION_DOWN__KIND_POISON
+#define FAULT   DTORCH__V1__SESSION_DOWN__KIND_FAULT
+
+/* A session on one device: mesh 0, signature 0 `f` of two inputs, 1 in place, 2 a view; tensors 1
+ * and 2 are uploaded. Next record: 6. */
+static dt_sessiontest_t *prepared(void)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new();
+    dt_sessiontest_node(test, 1, 1);
+    dt_sessiontest_join(test, 1, 1);
+    dt_sessiontest_begin(test, 1);
+    dt_sessiontest_define(test, 0, 2, "f", 0, 0);
+    dt_sessiontest_define(test, 1, 1, "w", 0, 0);
+    dt_sessiontest_define(test, 2, 1, "v", 0, 0);
+    dt_sessiontest_upload(test, 1, 0, 0);
+    dt_sessiontest_upload(test, 2, 0, 0);
+    dt_sessiontest_frame(test, 1, DT_FRAME_SYNC);
+    cr_assert(dt_sessiontest_down(test, 1, ACK, 0));
+    cr_assert_eq(dt_sessiontest_down(test, 1, ACK, 0)->ack->sequence, 5);
+    return test;
+}
+
+static void op(dt_sessiontest_t *test, uint32_t signature, uint64_t a, uint64_t b, uint64_t out)
+{
+    uint64_t inputs[] = {a, b};
+    dt_sessiontest_op(test, signature, b ? 2 : 1, inputs, out ? 1 : 0, &out);
+}
+
+/* Send one frame of one operator and say what became of it. */
+static bool is_refused_with(dt_sessiontest_t *test, const char *name, uint64_t sequence)
+{
+    dt_sessiontest_frame(test, 1, 0);
+    return dt_sessiontest_is_malformed(test, 1, name, sequence);
+}
+
+Test(session, a_hello_is_welcomed_and_its_node_is_asked_to_serve)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new();
+    const Dtorch__V1__SessionDown *down;
+    const Dtorch__V1__SessionOpen *open;
+    dt_sessiontest_node(test, 1, 2);
+    dt_sessiontest_open(test, 1);
+    dt_sessiontest_hello(test, 1, 2);
+    down = dt_sessiontest_down(test, 1, WELCOME, 0);
+    cr_assert(down);
+    cr_assert_eq(down->welcome->session, 65);
+    cr_assert_eq(down->welcome->next_sequence, 1);
+    cr_assert_eq(down->welcome->credit_bytes, 1u << 20);
+    cr_assert_eq(down->welcome->n_bindings, 2);
+    cr_assert_str_eq(down->welcome->bindings[1]->node, "n1");
+    cr_assert_eq(down->welcome->bindings[1]->device, 1);
+    open = dt_sessiontest_opened(test, 1);
+    cr_assert(open);
+    cr_assert_eq(open->n_bindings, 2);
+    cr_assert_eq(dt_sessiontest_events(test, "session-started"), 1);
+    dt_sessiontest_free(test);
+}
+
+Test(session, without_a_fitting_device_a_hello_is_refused_for_now)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new();
+    const Dtorch__V1__SessionDown *down;
+    dt_sessiontest_node_is(test, 1, 2, 1, 1001, false);
+    dt_sessiontest_open(test, 1);
+    dt_sessiontest_hello(test, 1, 1);
+    down = dt_sessiontest_down(test, 1, REFUSAL, 0);
+    cr_assert(down);
+    cr_assert(down->refusal->retry);
+    cr_assert_eq(down->refusal->code, DTORCH__V1__REFUSAL__CODE__LIMIT);
+    cr_assert(dt_sessiontest_closed(test, 1));
+    dt_sessiontest_free(test);
+}
+
+Test(session, vdevs_go_to_the_devices_with_the_fewest)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new();
+    const Dtorch__V1__SessionDown *down;
+    dt_sessiontest_node(test, 1, 1);
+    dt_sessiontest_node(test, 2, 1);
+    dt_sessiontest_join(test, 1, 2);
+    down = dt_sessiontest_down(test, 1, WELCOME, 0);
+    cr_assert_str_neq(down->welcome->bindings[0]->node, down->welcome->bindings[1]->node);
+    dt_sessiontest_free(test);
+}
+
+Test(session, definitions_reach_the_node_as_plans_and_the_rest_unchanged)
+{
+    dt_sessiontest_t *test = prepared();
+    uint64_t first, last;
+    dt_sessiontest_begin(test, 6);
+    op(test, 0, 1, 2, 3);
+    dt_sessiontest_free_id(test, 1);
+    dt_sessiontest_frame(test, 1, 0);
+    cr_assert_str_eq(dt_sessiontest_records(test, 101, &first, &last),
+                     "DEF_PLAN DEF_PLAN DEF_PLAN UPLOAD UPLOAD OP FREE");
+    cr_assert_eq(first, 1);
+    cr_assert_eq(last, 7);
+    cr_assert_eq(dt_sessiontest_counts(test).tensors, 2);
+    dt_sessiontest_free(test);
+}
+
+Test(session, malformed_records_end_the_stream_and_what_stands_before_them_goes_on)
+{
+    dt_sessiontest_t *test = prepared();
+    uint64_t last;
+    dt_sessiontest_begin(test, 6);
+    op(test, 0, 1, 2, 3);
+    op(test, 0, 1, 99, 4);
+    cr_assert(is_refused_with(test, "E_ID", 7));
+    cr_assert_eq(dt_sessiontest_counts(test).away, 1);
+    (void)dt_sessiontest_records(test, 101, NULL, &last);
+    cr_assert_eq(last, 6);
+    dt_sessiontest_resume(test, 2, test->session, test->token);
+    cr_assert_eq(test->next_sequence, 7);
+    cr_assert_eq(dt_sessiontest_events(test, "session-misbehaves"), 1);
+    dt_sessiontest_free(test);
+}
+
+Test(session, ids_are_checked_against_the_session)
+{
+    static const struct {
+        uint32_t signature;
+        uint64_t a, b, out;
+        const char *name;
+    } cases[] = {
+        {0, 1, 2, 0, "E_ARITY"}, {0, 1, 0, 3, "E_ARITY"}, {9, 1, 2, 3, "E_SIG"},
+        {0, 1, 3, 3, "E_ID"},    {0, 1, 2, 2, "E_DUP"},   {0, 1, 9, 3, "E_ID"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_sessiontest_t *test = prepared();
+        dt_sessiontest_begin(test, 6);
+        op(test, cases[i].signature, cases[i].a, cases[i].b, cases[i].out);
+        cr_assert(is_refused_with(test, cases[i].name, 6), "case %zu", i);
+        dt_sessiontest_free(test);
+    }
+}
+
+Test(session, an_id_that_was_freed_names_nothing)
+{
+    dt_sessiontest_t *test = prepared();
+    uint64_t ids[] = {2, 2};
+    dt_record_t record = {.kind = DT_RECORD_FREE};
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_free_id(test, 1);
+    op(test, 0, 1, 2, 3);
+    cr_assert(is_refused_with(test, "E_ID", 7));
+    dt_sessiontest_resume(test, 1, test->session, test->token);
+    dt_sessiontest_forget(test);
+    record.ids.ids = ids;
+    record.ids.count = 2;
+    dt_sessiontest_begin(test, 7);
+    dt_sessiontest_put(test, &record);
+    cr_assert(is_refused_with(test, "E_ID", 7), "twice in one record");
+    cr_assert_eq(dt_sessiontest_counts(test).tensors, 1, "nothing of that record took effect");
+    dt_sessiontest_free(test);
+}
+
+Test(session, definitions_are_checked)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_define(test, 1, 1, "f", 0, 0);
+    cr_assert(is_refused_with(test, "E_DUP", 6));
+    dt_sessiontest_resume(test, 1, test->session, test->token);
+    dt_sessiontest_forget(test);
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_define(test, 3, 1, "f", 0, 5);
+    cr_assert(is_refused_with(test, "E_LIMIT", 6), "a mesh that is not defined");
+    dt_sessiontest_resume(test, 1, test->session, test->token);
+    dt_sessiontest_forget(test);
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_mesh(test, 1, 1, 3);
+    cr_assert(is_refused_with(test, "E_LIMIT", 6), "a device that is not there");
+    dt_sessiontest_resume(test, 1, test->session, test->token);
+    dt_sessiontest_forget(test);
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_mesh(test, 0, 1, 0);
+    cr_assert(is_refused_with(test, "E_DUP", 6), "mesh 0 is there from the start");
+    dt_sessiontest_free(test);
+}
+
+Test(session, kinds_for_workers_only_are_malformed_from_a_client)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_record_t record = {.kind = DT_RECORD_BIND};
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_put(test, &record);
+    cr_assert(is_refused_with(test, "E_KIND", 6));
+    dt_sessiontest_free(test);
+}
+
+Test(session, kinds_that_are_not_served_are_refused_by_name)
+{
+    dt_sessiontest_t *test = prepared();
+    const Dtorch__V1__SessionDown *down;
+    dt_record_t record = {.kind = DT_RECORD_REDISTRIBUTE};
+    record.move.tensor = 1;
+    record.move.output = 3;
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_put(test, &record);
+    op(test, 0, 3, 2, 4);
+    dt_sessiontest_fetch(test, 4, 1);
+    dt_sessiontest_free_id(test, 3);
+    dt_sessiontest_frame(test, 1, 0);
+    down = dt_sessiontest_down(test, 1, POISON, 0);
+    cr_assert(down);
+    cr_assert(strstr(down->poison->error->text, "REDISTRIBUTE"));
+    down = dt_sessiontest_down(test, 1, RESULT, 0);
+    cr_assert(down);
+    cr_assert_eq(down->result->future, 1);
+    cr_assert_eq(down->result->error->sequence, 6, "the first cause");
+    cr_assert_str_eq(dt_sessiontest_records(test, 101, NULL, NULL),
+                     "DEF_PLAN DEF_PLAN DEF_PLAN UPLOAD UPLOAD NOP NOP NOP FREE");
+    dt_sessiontest_free(test);
+}
+
+Test(session, a_mesh_of_several_devices_is_refused_by_name_for_each_operator)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new();
+    dt_sessiontest_node(test, 1, 2);
+    dt_sessiontest_join(test, 1, 2);
+    dt_sessiontest_begin(test, 1);
+    dt_sessiontest_mesh(test, 1, 2, 0);
+    dt_sessiontest_mesh(test, 2, 1, 1);
+    dt_sessiontest_define(test, 0, 0, "f", 0, 1);
+    dt_sessiontest_define(test, 1, 1, "f", 0, 2);
+    dt_sessiontest_op(test, 0, 0, NULL, 1, &(uint64_t){1});
+    dt_sessiontest_upload(test, 2, 0, 0);
+    dt_sessiontest_op(test, 1, 1, &(uint64_t){2}, 1, &(uint64_t){3});
+    dt_sessiontest_frame(test, 1, 0);
+    cr_assert_eq(dt_sessiontest_count(test, 1, POISON), 2);
+    cr_assert(strstr(dt_sessiontest_down(test, 1, POISON, 0)->poison->error->text,
+                     "distributed tensors are not served"));
+    cr_assert(strstr(dt_sessiontest_down(test, 1, POISON, 1)->poison->error->text,
+                     "another virtual device"));
+    cr_assert_str_eq(dt_sessiontest_records(test, 101, NULL, NULL),
+                     "DEF_MESH DEF_MESH NOP DEF_PLAN NOP UPLOAD NOP");
+    dt_sessiontest_free(test);
+}
+
+Test(session, order_and_epoch_are_kept)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_begin(test, 8);
+    op(test, 0, 1, 2, 3);
+    cr_assert(is_refused_with(test, "E_SEQ", 6));
+    dt_sessiontest_resume(test, 1, test->session, test->token);
+    dt_sessiontest_forget(test);
+    dt_sessiontest_begin(test, 6);
+    test->writer.epoch = 6;
+    op(test, 0, 1, 2, 3);
+    cr_assert(is_refused_with(test, "E_EPOCH", 6));
+    dt_sessiontest_free(test);
+}
+
+Test(session, a_frame_sent_again_is_dropped_and_one_that_overlaps_is_cut)
+{
+    dt_sessiontest_t *test = prepared();
+    uint64_t last;
+    dt_sessiontest_begin(test, 6);
+    op(test, 0, 1, 2, 3);
+    dt_sessiontest_frame(test, 1, 0);
+    dt_sessiontest_forget(test);
+    dt_sessiontest_begin(test, 6);
+    op(test, 0, 1, 2, 3);
+    dt_sessiontest_frame(test, 1, DT_FRAME_RESENT);
+    cr_assert_eq(dt_sessiontest_down(test, 1, ACK, 0)->ack->sequence, 6);
+    cr_assert_str_eq(dt_sessiontest_records(test, 101, NULL, NULL), "");
+    dt_sessiontest_begin(test, 6);
+    op(test, 0, 1, 2, 3);
+    op(test, 0, 3, 2, 4);
+    dt_sessiontest_frame(test, 1, DT_FRAME_RESENT);
+    cr_assert_str_eq(dt_sessiontest_records(test, 101, NULL, &last), "OP");
+    cr_assert_eq(last, 7);
+    cr_assert_eq(dt_sessiontest_counts(test).tensors, 4);
+    dt_sessiontest_free(test);
+}
+
+Test(session, acks_are_merged_for_a_millisecond)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_forget(test);
+    for (uint64_t i = 0; i < 3; i++) {
+        dt_sessiontest_begin(test, 6 + i);
+        op(test, 0, 1, 2, 3 + i);
+        dt_sessiontest_frame(test, 1, 0);
+    }
+    cr_assert_eq(dt_sessiontest_count(test, 1, ACK), 0);
+    dt_sessiontest_pass(test, 2);
+    cr_assert_eq(dt_sessiontest_count(test, 1, ACK), 1);
+    cr_assert_eq(dt_sessiontest_down(test, 1, ACK, 0)->ack->sequence, 8);
+    dt_sessiontest_free(test);
+}
+
+Test(session, credit_moves_when_the_node_has_executed)
+{
+    dt_sessiontest_t *test = prepared();
+    uint64_t credit = test->credit;
+    dt_sessiontest_pass(test, 2);
+    cr_assert_eq(test->credit, credit);
+    dt_sessiontest_executed(test, 101, 0, 5);
+    dt_sessiontest_pass(test, 2);
+    cr_assert_gt(test->credit, credit);
+    cr_assert_eq(dt_sessiontest_counts(test).queued_bytes, 0);
+    dt_sessiontest_free(test);
+}
+
+/* Big uploads fill the windows. */
+static size_t fill(dt_sessiontest_t *test, uint64_t *sequence, uint64_t *id)
+{
+    size_t before;
+    dt_sessiontest_begin(test, *sequence);
+    for (int i = 0; i < 1000; i++, (*sequence)++)
+        dt_sessiontest_upload(test, (*id)++, 0, 0);
+    before = test->writer.len;
+    dt_sessiontest_frame(test, 1, 0);
+    return before - DT_FRAME_HEADER_BYTES;
+}
+
+Test(session, a_node_gets_its_window_and_a_client_beyond_its_credit_is_ended)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new_stopped();
+    uint64_t sequence = 1, id = 1, last;
+    size_t sent = 0;
+    test->options.tensors_max = 1000000;
+    dt_sessiontest_start(test);
+    dt_sessiontest_node(test, 1, 1);
+    dt_sessiontest_join(test, 1, 1);
+    while (sent < (1u << 20) - (100u << 10))
+        sent += fill(test, &sequence, &id);
+    (void)dt_sessiontest_records(test, 101, NULL, &last);
+    cr_assert_lt(last, sequence - 1, "the node's window holds some back");
+    cr_assert_lt(dt_sessiontest_counts(test).unsent_bytes, 1u << 20);
+    dt_sessiontest_executed(test, 101, 0, last);
+    uint64_t more;
+    (void)dt_sessiontest_records(test, 101, NULL, &more);
+    cr_assert_gt(more, last);
+    cr_assert_not(dt_sessiontest_closed(test, 1));
+    while (!dt_sessiontest_closed(test, 1))
+        (void)fill(test, &sequence, &id);
+    cr_assert_eq(dt_sessiontest_down(test, 1, REFUSAL, 0)->refusal->code,
+                 DTORCH__V1__REFUSAL__CODE__LIMIT);
+    cr_assert_eq(dt_sessiontest_events(test, "session-misbehaves"), 1);
+    dt_sessiontest_free(test);
+}
+
+Test(session, results_are_kept_until_confirmed_and_sent_again_after_a_resume)
+{
+    dt_sessiontest_t *test = prepared();
+    Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
+    Dtorch__V1__FuturesDone done = DTORCH__V1__FUTURES_DONE__INIT;
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_fetch(test, 1, 1);
+    dt_sessiontest_fetch(test, 2, 2);
+    dt_sessiontest_frame(test, 1, 0);
+    dt_sessiontest_result(test, 101, 2);
+    dt_sessiontest_result(test, 101, 1);
+    dt_sessiontest_result(test, 101, 1);
+    cr_assert_eq(dt_sessiontest_count(test, 1, RESULT), 2, "one that comes twice is told once");
+    done.future = 1;
+    up.kind_case = DTORCH__V1__SESSION_UP__KIND_DONE;
+    up.done = &done;
+    dt_sessiontest_send(test, 1, &up);
+    dt_sessiontest_close(test, 1);
+    dt_sessiontest_resume(test, 2, test->session, test->token);
+    cr_assert_eq(dt_sessiontest_count(test, 2, RESULT), 1);
+    cr_assert_eq(dt_sessiontest_down(test, 2, RESULT, 0)->result->future, 2);
+    cr_assert_eq(dt_sessiontest_down(test, 2, WELCOME, 0)->welcome->results_done, 1);
+    dt_sessiontest_free(test);
+}
+
+Test(session, a_token_moves_the_session_and_the_one_before_it_holds_until_the_first_message)
+{
+    dt_sessiontest_t *test = prepared();
+    uint8_t first[DT_SESSION_TOKEN_BYTES], second[DT_SESSION_TOKEN_BYTES];
+    memcpy(first, test->token, sizeof first);
+    dt_sessiontest_resume(test, 2, test->session, first);
+    memcpy(second, test->token, sizeof second);
+    cr_assert(dt_sessiontest_closed(test, 1), "the old stream is over");
+    cr_assert(memcmp(first, second, sizeof first) != 0);
+    dt_sessiontest_close(test, 2); /* the Welcome was lost: the old token still holds */
+    dt_sessiontest_resume(test, 3, test->session, first);
+    cr_assert(dt_sessiontest_down(test, 3, WELCOME, 0));
+    dt_sessiontest_begin(test, 6);
+    op(test, 0, 1, 2, 3);
+    dt_sessiontest_frame(test, 3, 0);
+    dt_sessiontest_resume(test, 4, test->session, first);
+    cr_assert_eq(dt_sessiontest_down(test, 4, REFUSAL, 0)->refusal->code,
+                 DTORCH__V1__REFUSAL__CODE__DENIED);
+    cr_assert_not(dt_sessiontest_closed(test, 3));
+    dt_sessiontest_free(test);
+}
+
+Test(session, someone_elses_number_and_one_of_an_earlier_start_are_refused)
+{
+    dt_sessiontest_t *test = prepared();
+    uint8_t wrong[DT_SESSION_TOKEN_BYTES] = {1};
+    dt_sessiontest_resume(test, 2, test->session, wrong);
+    cr_assert_eq(dt_sessiontest_down(test, 2, REFUSAL, 0)->refusal->code,
+                 DTORCH__V1__REFUSAL__CODE__DENIED);
+    dt_sessiontest_resume(test, 3, 7, wrong);
+    cr_assert_eq(dt_sessiontest_down(test, 3, REFUSAL, 0)->refusal->code,
+                 DTORCH__V1__REFUSAL__CODE__EPOCH);
+    dt_sessiontest_resume(test, 4, 100000, wrong);
+    cr_assert_eq(dt_sessiontest_down(test, 4, REFUSAL, 0)->refusal->code,
+                 DTORCH__V1__REFUSAL__CODE__EPOCH);
+    dt_sessiontest_free(test);
+}
+
+Test(session, one_that_stays_away_is_freed_after_its_grace)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new_stopped();
+    test->options.grace_ns = 3000 * DT_SESSIONTEST_MS;
+    dt_sessiontest_start(test);
+    dt_sessiontest_node(test, 1, 1);
+    dt_sessiontest_join(test, 1, 1);
+    dt_sessiontest_close(test, 1);
+    dt_sessiontest_pass(test, 2900);
+    cr_assert_eq(dt_sessiontest_counts(test).away, 1);
+    dt_sessiontest_pass(test, 300);
+    cr_assert_eq(dt_sessiontest_counts(test).away, 0);
+    cr_assert_eq(dt_sessiontest_events(test, "session-lost"), 1);
+    cr_assert(dt_sessiontest_closed(test, 101), "the node's stream of it is over");
+    dt_sessiontest_free(test);
+}
+
+Test(session, a_client_that_falls_silent_is_away)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_pass(test, 4000);
+    cr_assert(dt_sessiontest_closed(test, 1));
+    cr_assert_eq(dt_sessiontest_counts(test).away, 1);
+    dt_sessiontest_free(test);
+}
+
+Test(session, bye_frees_at_once)
+{
+    dt_sessiontest_t *test = prepared();
+    Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
+    Dtorch__V1__SessionBye bye = DTORCH__V1__SESSION_BYE__INIT;
+    up.kind_case = DTORCH__V1__SESSION_UP__KIND_BYE;
+    up.bye = &bye;
+    dt_sessiontest_send(test, 1, &up);
+    cr_assert_eq(dt_sessiontest_counts(test).live, 0);
+    cr_assert_eq(dt_sessiontest_counts(test).tensors, 0);
+    cr_assert_eq(dt_sessiontest_closed(test, 1)->status, DT_OK);
+    cr_assert_eq(dt_sessiontest_events(test, "session-ended"), 1);
+    dt_sessiontest_free(test);
+}
+
+Test(session, a_broken_link_goes_on_behind_what_the_node_received)
+{
+    dt_sessiontest_t *test = prepared();
+    uint64_t first, last;
+    for (uint64_t i = 0; i < 4; i++) {
+        dt_sessiontest_begin(test, 6 + i);
+        op(test, 0, 1, 2, 3 + i);
+        dt_sessiontest_frame(test, 1, 0);
+    }
+    dt_sessiontest_close(test, 101);
+    dt_sessiontest_begin(test, 10);
+    op(test, 0, 1, 2, 7);
+    dt_sessiontest_frame(test, 1, 0);
+    dt_sessiontest_link(test, 1, 201, 7);
+    (void)dt_sessiontest_records(test, 201, &first, &last);
+    cr_assert_eq(first, 8);
+    cr_assert_eq(last, 10);
+    dt_sessiontest_free(test);
+}
+
+/* Two nodes of one device each, vdev 0 on the first: mesh 1 is vdev 1; signatures 0 and 1 add two
+ * tensors on vdev 0 and on vdev 1; tensors 1 and 2 lie on vdev 0 and 1. Next record: 6. */
+static dt_sessiontest_t *prepared_two(void)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new();
+    dt_sessiontest_node(test, 1, 1);
+    dt_sessiontest_node(test, 2, 1);
+    dt_sessiontest_join(test, 1, 2);
+    dt_sessiontest_begin(test, 1);
+    dt_sessiontest_mesh(test, 1, 1, 1);
+    dt_sessiontest_define(test, 0, 2, "f", 0, 0);
+    dt_sessiontest_define(test, 1, 2, "f", 0, 1);
+    dt_sessiontest_upload(test, 1, 0, 0);
+    dt_sessiontest_upload(test, 2, 1, 0);
+    dt_sessiontest_frame(test, 1, DT_FRAME_SYNC);
+    return test;
+}
+
+Test(session, a_dead_node_loses_its_tensors_and_the_rest_goes_on_elsewhere)
+{
+    dt_sessiontest_t *test = prepared_two();
+    const Dtorch__V1__SessionDown *down;
+    uint64_t first, last;
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_fetch(test, 2, 1);
+    dt_sessiontest_frame(test, 1, 0);
+    dt_sessiontest_close(test, 102);
+    dt_sessiontest_node_is(test, 2, 1, 1, 0, false);
+    dt_sessiontest_forget(test);
+    dt_sessiontest_pass(test, 1500);
+    cr_assert_not(dt_sessiontest_down(test, 1, FAULT, 0), "it may come back");
+    dt_sessiontest_pass(test, 400); /* the client has not spoken for as long */
+    dt_sessiontest_begin(test, 7);
+    op(test, 0, 1, 1, 3);
+    dt_sessiontest_frame(test, 1, 0);
+    dt_sessiontest_pass(test, 300);
+    down = dt_sessiontest_down(test, 1, FAULT, 0);
+    cr_assert(down);
+    cr_assert_eq(down->fault->tensor_count, 1);
+    cr_assert_eq(down->fault->tensors[0], 2);
+    cr_assert_str_eq(down->fault->error->kind, "WorkerLost");
+    cr_assert_eq(down->fault->n_bindings, 2);
+    cr_assert_str_eq(down->fault->bindings[1]->node, "n1", "bound anew");
+    cr_assert_str_eq(dt_sessiontest_down(test, 1, RESULT, 0)->result->error->kind, "WorkerLost");
+    dt_sessiontest_link(test, 1, 301, 0);
+    dt_sessiontest_begin(test, 8);
+    op(test, 1, 2, 2, 4);
+    dt_sessiontest_fetch(test, 4, 2);
+    dt_sessiontest_free_id(test, 2);
+    dt_sessiontest_upload(test, 5, 1, 0);
+    op(test, 1, 5, 5, 6);
+    dt_sessiontest_frame(test, 1, 0);
+    cr_assert_eq(dt_sessiontest_down(test, 1, RESULT, 1)->result->future, 2);
+    cr_assert_str_eq(dt_sessiontest_records(test, 301, &first, &last),
+                     "DEF_MESH DEF_PLAN DEF_PLAN NOP NOP FREE UPLOAD OP");
+    cr_assert_eq(first, 5, "definitions stand right before the record that it joined at");
+    cr_assert_eq(last, 12);
+    dt_sessiontest_free(test);
+}
+
+Test(session, a_lost_engine_comes_back_as_a_further_instance)
+{
+    dt_sessiontest_t *test = prepared();
+    const Dtorch__V1__SessionOpen *open = dt_sessiontest_opened(test, 1);
+    uint8_t key[DT_SESSION_KEY_BYTES];
+    memcpy(key, open->key.data, sizeof key);
+    dt_sessiontest_forget(test);
+    dt_sessiontest_lost(test, 101, 0);
+    open = dt_sessiontest_opened(test, 1);
+    cr_assert(open);
+    cr_assert(memcmp(key, open->key.data, sizeof key) != 0);
+    cr_assert(dt_sessiontest_closed(test, 101));
+    cr_assert_eq(dt_sessiontest_down(test, 1, FAULT, 0)->fault->tensor_count, 2);
+    dt_sessiontest_link(test, 1, 201, 0);
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_upload(test, 3, 0, 0);
+    op(test, 0, 3, 3, 4);
+    op(test, 0, 3, 1, 5);
+    dt_sessiontest_frame(test, 1, 0);
+    cr_assert_str_eq(dt_sessiontest_records(test, 201, NULL, NULL),
+                     "DEF_PLAN DEF_PLAN DEF_PLAN UPLOAD OP NOP");
+    dt_sessiontest_free(test);
+}
+
+Test(session, what_is_written_with_a_lost_input_is_lost_and_its_views_too)
+{
+    dt_sessiontest_t *test = prepared_two();
+    dt_sessiontest_lost(test, 102, 1);
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_define(test, 2, 2, "wf", 0, 0);
+    dt_sessiontest_define(test, 3, 1, "v", 0, 0);
+    op(test, 3, 1, 0, 3);                                                  /* 3 views 1 */
+    dt_sessiontest_op(test, 2, 2, (uint64_t[]){3, 2}, 1, (uint64_t[]){4}); /* writes 3 */
+    dt_sessiontest_fetch(test, 1, 1);
+    dt_sessiontest_frame(test, 1, 0);
+    cr_assert(dt_sessiontest_down(test, 1, RESULT, 0)->result->error);
+    cr_assert_str_eq(dt_sessiontest_down(test, 1, RESULT, 0)->result->error->kind, "EngineLost");
+    dt_sessiontest_free(test);
+}
+
+Test(session, without_a_device_what_is_put_there_is_poisoned_until_one_comes)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_node_is(test, 1, 1, 2, 0, false); /* a new life, not connected yet */
+    cr_assert(dt_sessiontest_down(test, 1, FAULT, 0));
+    dt_sessiontest_begin(test, 6);
+    dt_sessiontest_upload(test, 3, 0, 0);
+    dt_sessiontest_fetch(test, 3, 1);
+    dt_sessiontest_frame(test, 1, 0);
+    cr_assert(dt_sessiontest_down(test, 1, RESULT, 0)->result->error);
+    dt_sessiontest_forget(test);
+    dt_sessiontest_node_is(test, 1, 1, 2, 1001, true);
+    cr_assert(dt_sessiontest_opened(test, 1));
+    cr_assert_eq(dt_sessiontest_down(test, 1, FAULT, 0)->fault->n_bindings, 1);
+    dt_sessiontest_link(test, 1, 201, 0);
+    dt_sessiontest_begin(test, 8);
+    dt_sessiontest_upload(test, 4, 0, 0);
+    dt_sessiontest_frame(test, 1, 0);
+    cr_assert_str_eq(dt_sessiontest_records(test, 201, NULL, NULL),
+                     "DEF_PLAN DEF_PLAN DEF_PLAN UPLOAD");
+    dt_sessiontest_free(test);
+}
+
+Test(session, a_node_that_lost_what_it_had_is_lost)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_executed(test, 101, 0, 5);
+    dt_sessiontest_close(test, 101);
+    dt_sessiontest_link(test, 1, 201, 0);
+    cr_assert(dt_sessiontest_down(test, 1, FAULT, 0));
+    cr_assert(dt_sessiontest_closed(test, 201));
+    dt_sessiontest_free(test);
+}
+
+Test(session, sessions_cannot_name_each_others_things)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_open(test, 2);
+    dt_sessiontest_hello(test, 2, 1);
+    dt_sessiontest_begin(test, 1);
+    dt_sessiontest_fetch(test, 1, 1);
+    dt_sessiontest_frame(test, 2, 0);
+    cr_assert(dt_sessiontest_is_malformed(test, 2, "E_ID", 1));
+    cr_assert_not(dt_sessiontest_closed(test, 1));
+    dt_sessiontest_free(test);
+}
+
+Test(session, queries_go_to_the_device_asked_and_survive_a_broken_link)
+{
+    dt_sessiontest_t *test = prepared();
+    Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
+    Dtorch__V1__SigQuery query = DTORCH__V1__SIG_QUERY__INIT;
+    Dtorch__V1__WorkerSessionUp said = DTORCH__V1__WORKER_SESSION_UP__INIT;
+    Dtorch__V1__SigAnswer answer = DTORCH__V1__SIG_ANSWER__INIT;
+    uint8_t body[3] = {1, 2, 3};
+    query.query = 1;
+    query.signature = (ProtobufCBinaryData){sizeof body, body};
+    up.kind_case = DTORCH__V1__SESSION_UP__KIND_QUERY;
+    up.query = &query;
+    dt_sessiontest_close(test, 101);
+    dt_sessiontest_send(test, 1, &up);
+    dt_sessiontest_send(test, 1, &up);
+    dt_sessiontest_link(test, 1, 201, 5);
+    answer.query = 1;
+    answer.needs_execution = true;
+    said.kind_case = DTORCH__V1__WORKER_SESSION_UP__KIND_ANSWER;
+    said.answer = &answer;
+    dt_sessiontest_up(test, 201, &said);
+    dt_sessiontest_up(test, 201, &said);
+    cr_assert_eq(dt_sessiontest_count(test, 1, ANSWER), 1);
+    cr_assert(dt_sessiontest_down(test, 1, ANSWER, 0)->answer->needs_execution);
+    dt_sessiontest_free(test);
+}
+
+Test(session, one_that_does_not_read_is_ended_and_named)
+{
+    dt_sessiontest_t *test = prepared();
+    cr_assert_lt(dt_sessions_queue_max(test->sessions, 1), 8u << 20);
+    dt_sessions_stuck(test->sessions, 1, 5u << 20, test->now_ns);
+    dt_sessiontest_perform(test);
+    cr_assert_eq(dt_sessiontest_events(test, "session-misbehaves"), 1);
+    cr_assert_eq(dt_sessiontest_counts(test).away, 1);
+    dt_sessiontest_free(test);
+}
+
+Test(session, a_stream_without_a_hello_is_ended)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new();
+    dt_sessiontest_open(test, 1);
+    dt_sessions_opened(test->sessions, 2, DT_SESSION_STREAM_LINK, "peer", test->now_ns);
+    dt_sessiontest_pass(test, 5500);
+    cr_assert(dt_sessiontest_closed(test, 1));
+    cr_assert(dt_sessiontest_closed(test, 2));
+    dt_sessiontest_free(test);
+}
+
+Test(session, numbers_are_reserved_before_they_run_out)
+{
+    dt_sessiontest_t *test = dt_sessiontest_new_stopped();
+    test->options.sessions_max = 200;
+    dt_sessiontest_start(test);
+    dt_sessiontest_node(test, 1, 1);
+    for (uint64_t i = 0; i < 150; i++) {
+        dt_sessiontest_open(test, 1);
+        dt_sessiontest_hello(test, 1, 1);
+        cr_assert_eq(test->session, 65 + i);
+        dt_sessiontest_close(test, 1);
+        dt_sessiontest_forget(test);
+    }
+    dt_sessiontest_free(test);
+}
+
+Test(session, jobs_are_listed_and_can_be_ended)
+{
+    dt_sessiontest_t *test = prepared();
+    Dtorch__V1__ListJobsRequest request = DTORCH__V1__LIST_JOBS_REQUEST__INIT;
+    Dtorch__V1__JobList *list;
+    Dtorch__V1__JobDetail *job;
+    dt_error_t err;
+    cr_assert_eq(dt_sessions_list(test->sessions, &request, &test->arena, test->now_ns, &list),
+                 DT_OK);
+    cr_assert_eq(list->n_jobs, 1);
+    cr_assert_eq(list->jobs[0]->id, test->session);
+    cr_assert_eq(list->jobs[0]->sequence, 5);
+    cr_assert_eq(list->jobs[0]->tensors, 2);
+    cr_assert_eq(
+        dt_sessions_get(test->sessions, test->session, &test->arena, test->now_ns, &job, &err),
+        DT_OK);
+    cr_assert_eq(job->n_nodes, 1);
+    cr_assert_eq(job->nodes[0]->sent, 5);
+    cr_assert_eq(dt_sessions_end(test->sessions, test->session, "by a person", test->now_ns, &err),
+                 DT_OK);
+    dt_sessiontest_perform(test);
+    cr_assert(strstr(dt_sessiontest_down(test, 1, REFUSAL, 0)->refusal->text, "by a person"));
+    cr_assert_eq(
+        dt_sessions_get(test->sessions, test->session, &test->arena, test->now_ns, &job, &err),
+        DT_ERR_NOT_FOUND);
+    dt_sessiontest_free(test);
+}
