@@ -28,6 +28,8 @@ void dt_devices_select(const dt_conf_t *conf, const dt_identity_t *identity,
         s->devices[s->options.device_count++] = devices->items[i];
     for (size_t i = 0; i < dirs->count && i < DT_INVENTORY_BACKEND_MAX; i++)
         s->dirs[s->options.backend_dir_count++] = dirs->items[i];
+    if (dirs->count == 0 && dt_loader_home(s->home, sizeof s->home, NULL) == DT_OK)
+        s->dirs[s->options.backend_dir_count++] = s->home;
     s->options.devices = s->devices;
     s->options.backend_dirs = s->dirs;
     s->options.sim_topology = dt_conf_str(conf, "SimTopology");

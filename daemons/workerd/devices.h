@@ -7,6 +7,7 @@
 
 #include "conf/conf.h"
 #include "device/device.h"
+#include "device/loader.h"
 #include "identity.h"
 #include "rpc/rpc.h"
 
@@ -17,7 +18,8 @@ typedef struct dt_devices dt_devices_t;
 typedef struct dt_devices_selection {
     dt_device_options_t options;
     const char *devices[DT_DEVICE_MAX];
-    const char *dirs[DT_INVENTORY_BACKEND_MAX];
+    const char *dirs[DT_INVENTORY_BACKEND_MAX]; /* Backends=, else `home` */
+    char home[DT_LOADER_PATH_MAX];
 } dt_devices_selection_t;
 void dt_devices_select(const dt_conf_t *conf, const dt_identity_t *identity,
                        dt_devices_selection_t *ret_selection);

@@ -262,14 +262,18 @@ static const dt_conf_option_t worker_options[] = {
      .max = 64,
      .dflt = "all",
      .help = "devices to offer: all, none, or BACKEND[:COUNT] words",
-     .more = "For example \"sim:8\" are eight simulated devices, and \"ref\" is one CPU device of "
-             "the ref backend. With all, every real device of every backend is offered."},
+     .more = "For example \"sim:8\" are eight simulated devices, \"ref\" is one CPU device of the "
+             "ref backend, \"torch:cpu\" the same CPU run by LibTorch, \"torch:2\" are two NVIDIA "
+             "devices. With all, every real device of every backend is offered, the CPU once: "
+             "torch's if its library is there, else ref's."},
     {.name = "Backends",
      .type = DT_CONF_LIST,
      .shape = DT_CONF_SHAPE_PATHS,
      .max = 16,
-     .dflt = "/usr/lib/dtorch/backends",
-     .help = "folders with backend libraries (*.so)"},
+     .dflt = "",
+     .help = "folders with backend libraries, dtorch-backend-NAME.so",
+     .more = "Empty: the folder ../lib/dtorch/backends seen from the program's own, which is "
+             "/usr/lib/dtorch/backends for an installed one."},
     {.name = "DeviceInterval",
      .type = DT_CONF_DURATION,
      .min = 100 * MS_NS,

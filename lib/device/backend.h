@@ -1,7 +1,8 @@
 /* The table between DTorch and a chip maker's code: what a backend offers, as plain C.
  *
- * A backend is either built in (`ref`, `sim`, and `torch`, whose devices NVML enumerates) or a
- * shared object `dtorch-backend-NAME.so` in a directory of `Backends=`, which exports one symbol:
+ * A backend is either built in (`ref`, `sim`, and `nvml`, which only lists NVIDIA's devices, for
+ * `torch` to run on) or a shared object `dtorch-backend-NAME.so` in a directory of `Backends=`, as
+ * `torch` is, which exports one symbol:
  *     const dt_backend_t *dt_backend_get(int abi);
  * It is called with the host's DT_BACKEND_ABI and returns a table that lives as long as the
  * process, or NULL if it cannot serve that ABI.

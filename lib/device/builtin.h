@@ -13,7 +13,8 @@ const dt_backend_t *dt_backend_ref(void);
 /* `sim`: devices that do not exist. Its spec and its faults are described in sim.h. */
 const dt_backend_t *dt_backend_sim(void);
 
-/* `torch`: NVIDIA devices, enumerated by NVML, on which LibTorch will run operators. See nvml.h. */
-const dt_backend_t *dt_backend_torch(void);
+/* `nvml`: enumerates NVIDIA devices for the torch backend, whose library runs their operators; the
+ * devices' backend is `torch`. Executes nothing. See nvml.h. */
+const dt_backend_t *dt_backend_nvml(void);
 
 #endif

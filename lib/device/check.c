@@ -39,7 +39,7 @@ static dt_status_t check_one(const dt_device_options_t *options, const char *nam
 
 dt_status_t dt_device_check_backends(const dt_device_options_t *options, FILE *out, dt_error_t *err)
 {
-    static const char *const builtin[] = {"ref", "sim", "torch"};
+    static const char *const builtin[] = {"ref", "sim", "nvml"};
     dt_loader_file_t *files = calloc(DT_INVENTORY_BACKEND_MAX, sizeof *files);
     dt_probe_answer_t *answer = malloc(sizeof *answer);
     size_t count = 0;

@@ -39,7 +39,8 @@
 typedef struct dt_device_options {
     size_t struct_size;
     const char *const *devices; /* Devices=: "all", "none", or "NAME[:SPEC]" each */
-    size_t device_count; /* 0: as "all", which is ref, torch (NVML) and every loaded backend */
+    size_t device_count; /* 0: as "all": the CPU (torch's if its library is there, else ref's),
+                            NVIDIA's devices and those of every loaded backend */
     const char *const *backend_dirs; /* Backends=: directories with dtorch-backend-NAME.so */
     size_t backend_dir_count;
     const char *sim_topology;  /* SimTopology=, appended to the spec of sim; docs: sim.h */
@@ -59,7 +60,7 @@ typedef struct dt_device_options {
 /* A backend that does not work, for a log line at the edge when it comes and when it ends. Code
  * NOT_FOUND is no fault: such hardware, or its driver, is not on this machine. */
 typedef struct dt_device_problem {
-    char backend[32]; /* or "state" for the file of numbers */
+    char backend[32]; /* or "nvml", or "state" for the file of numbers */
     dt_error_t error;
 } dt_device_problem_t;
 

@@ -154,7 +154,7 @@ static void collect_one(dt_inventory_t *inv, int32_t at, const dt_device_info_t 
             (void)dt_fail(&error, DT_ERR_LIMIT, "dt", count,
                           "%s: more than %d devices in all; the rest is left out", source->name,
                           DT_DEVICE_MAX);
-            add_problem(inv, source->name, &error);
+            add_problem(inv, dt_source_label(source), &error);
             break;
         }
         candidate->source = at;
@@ -168,7 +168,7 @@ static void collect_one(dt_inventory_t *inv, int32_t at, const dt_device_info_t 
                           "%s: device %d has no kind, or no uuid of its own (\"%s\"); it is left "
                           "out",
                           source->name, i, candidate->info.uuid);
-            add_problem(inv, source->name, &error);
+            add_problem(inv, dt_source_label(source), &error);
             continue;
         }
         inv->count++;
@@ -192,7 +192,7 @@ static void collect(dt_inventory_t *inv)
                            &count, &error) == DT_OK)
             collect_one(inv, i, devices, count);
         else
-            add_problem(inv, inv->sources.at[i].name, &error);
+            add_problem(inv, dt_source_label(&inv->sources.at[i]), &error);
     }
 }
 

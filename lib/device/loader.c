@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "device/sysfile.h"
 
@@ -73,6 +74,23 @@ static dt_status_t scan_one(DIR *dir, const char *path, dt_loader_file_t *files,
     return DT_OK;
 }
 
+dt_status_t dt_loader_home(char *ret_path, size_t size, dt_error_t *err)
+{
+    char program[DT_LOADER_PATH_MAX];
+    ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
+    char *slash;
+    if (len < 0)
+        return dt_fail(err, DT_ERR_NOT_FOUND, "errno", errno, "/proc/self/exe: %s",
+                       dt_sysfile_errno_text(errno));
+    program[len] = '\0';
+    slash = strrchr(program, '/');
+    if (slash)
+        *slash = '\0';
+    if ((size_t)snprintf(ret_path, size, "%s/../lib/dtorch/backends", program) >= size)
+        return dt_fail(err, DT_ERR_LIMIT, "dt", len, "%s: path too long", program);
+    return DT_OK;
+}
+
 dt_status_t dt_loader_scan(const char *const *dirs, size_t dir_count, dt_loader_file_t *ret_files,
                            size_t file_max, size_t *ret_count, dt_error_t *err)
 {
@@ -95,6 +113,25 @@ dt_status_t dt_loader_scan(const char *const *dirs, size_t dir_count, dt_loader_
 }
 
 /* ---- acceptance ---- */
+/* Who can open a device must have all entries that have no fallback. */
+static const char *missing_entry(const dt_backend_t *t)
+{
+    if (!t->device_open)
+        return NULL;
+    return !t->device_close     ? "device_close"
+           : !t->op_find        ? "op_find"
+           : !t->op_execute     ? "op_execute"
+           : !t->tensor_create  ? "tensor_create"
+           : !t->tensor_info    ? "tensor_info"
+           : !t->tensor_write   ? "tensor_write"
+           : !t->tensor_read    ? "tensor_read"
+           : !t->tensor_free    ? "tensor_free"
+           : !t->generator_seed ? "generator_seed"
+           : !t->generator_use  ? "generator_use"
+           : !t->generator_free ? "generator_free"
+                                : NULL;
+}
+
 dt_status_t dt_loader_accept(const dt_backend_t *given, const char *file, dt_backend_t *ret_table,
                              dt_error_t *err)
 {
@@ -107,7 +144,7 @@ dt_status_t dt_loader_accept(const dt_backend_t *given, const char *file, dt_bac
                        file, given->abi, given->struct_size, DT_BACKEND_ABI, DT_BACKEND_SIZE_MIN,
                        sizeof table);
     memcpy(&table, given, given->struct_size < sizeof table ? given->struct_size : sizeof table);
-    missing = !table.open ? "open" : !table.enumerate ? "enumerate" : NULL;
+    missing = !table.open ? "open" : !table.enumerate ? "enumerate" : missing_entry(&table);
     if (missing)
         return dt_fail(err, DT_ERR_INVALID, "dt", given->abi, "%s: the table has no %s", file,
                        missing);

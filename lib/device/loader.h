@@ -17,6 +17,10 @@ typedef struct dt_loader_file {
     char path[DT_LOADER_PATH_MAX];
 } dt_loader_file_t;
 
+/* Write the folder of backends that belongs to this program: ../lib/dtorch/backends seen from the
+ * program's folder. Errors: NOT_FOUND, LIMIT. Blocking: reads a link. */
+DT_MUST_USE dt_status_t dt_loader_home(char *ret_path, size_t size, dt_error_t *err);
+
 /* List dtorch-backend-NAME.so in the directories, in the order given, within one by name; a NAME
  * that was seen before is left out, so that an earlier directory wins. A directory that does not
  * exist holds none.

@@ -283,12 +283,12 @@ static dt_status_t nvml_refresh(void *ctx, dt_device_info_t *devices, int32_t co
     return DT_OK;
 }
 
-const dt_backend_t *dt_backend_torch(void)
+const dt_backend_t *dt_backend_nvml(void)
 {
     static const dt_backend_t table = {
         .struct_size = sizeof(dt_backend_t),
         .abi = DT_BACKEND_ABI,
-        .name = "torch",
+        .name = "nvml",
         .open = nvml_open,
         .enumerate = nvml_enumerate,
         .refresh = nvml_refresh,

@@ -27,7 +27,7 @@
 typedef struct dt_probe_options {
     const char *program; /* has dt_device_probe_main(); NULL: this program */
     const char *path;    /* of a shared object, or NULL: the built-in table called `builtin` */
-    const char *builtin; /* "torch", or any other built-in name */
+    const char *builtin; /* "nvml", or any other built-in name */
     int32_t timeout_ms;  /* of an answer; 0: DT_BACKEND_CALL_MS */
     dt_backend_options_t backend;
 } dt_probe_options_t;

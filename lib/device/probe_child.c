@@ -16,7 +16,7 @@
 
 static const dt_backend_t *builtin_table(const char *name)
 {
-    const dt_backend_t *const tables[] = {dt_backend_ref(), dt_backend_sim(), dt_backend_torch()};
+    const dt_backend_t *const tables[] = {dt_backend_ref(), dt_backend_sim(), dt_backend_nvml()};
     for (int i = 0; i < 3; i++)
         if (strcmp(tables[i]->name, name) == 0)
             return tables[i];

@@ -48,12 +48,12 @@ static dt_backend_options_t options_of(const dt_sources_t *sources, const dt_sou
 
 static dt_status_t open_source(const dt_sources_t *sources, dt_source_t *source, dt_error_t *err)
 {
-    const dt_backend_t *table = *source->path ? NULL : table_of(source->name);
+    const dt_backend_t *table = source->builtin ? table_of(source->builtin) : NULL;
     dt_backend_options_t options = options_of(sources, source);
     dt_probe_options_t probe = {
         .program = sources->program,
         .path = *source->path ? source->path : NULL,
-        .builtin = source->name,
+        .builtin = source->builtin,
         .backend = options,
     };
     if (!table)
@@ -96,30 +96,65 @@ static dt_status_t make_spec(const struct selection *sel, const char *spec, dt_s
     return keep("", NULL, &source->spec, err);
 }
 
-static dt_status_t add(struct selection *sel, const char *name, const char *path, const char *spec,
-                       dt_error_t *err)
+static dt_status_t check_once(const dt_sources_t *sources, const char *name, dt_error_t *err)
 {
-    dt_sources_t *sources = sel->sources;
-    dt_source_t *source;
     for (int32_t i = 0; i < sources->count; i++)
         if (strcmp(sources->at[i].name, name) == 0)
             return dt_fail(err, DT_ERR_INVALID, "dt", 0, "Devices=: %s is there twice", name);
+    return DT_OK;
+}
+
+/* `path` of a shared object, or NULL: built in as `builtin`. */
+static dt_status_t add(struct selection *sel, const char *name, const char *builtin,
+                       const char *path, const char *spec, dt_error_t *err)
+{
+    dt_sources_t *sources = sel->sources;
+    dt_source_t *source;
     if (sources->count == DT_INVENTORY_BACKEND_MAX)
         return dt_fail(err, DT_ERR_LIMIT, "dt", 0, "Devices=: more than %d backends",
                        DT_INVENTORY_BACKEND_MAX);
     source = &sources->at[sources->count++];
     (void)snprintf(source->name, sizeof source->name, "%s", name);
-    (void)snprintf(source->path, sizeof source->path, "%s", path);
+    source->builtin = builtin;
+    (void)snprintf(source->path, sizeof source->path, "%s", path ? path : "");
     DT_TRY(make_spec(sel, spec, source, err));
     return open_source(sources, source, err);
 }
 
+static const dt_loader_file_t *find_file(const struct selection *sel, const char *name)
+{
+    for (size_t i = 0; i < sel->file_count; i++)
+        if (strcmp(sel->files[i].name, name) == 0)
+            return &sel->files[i];
+    return NULL;
+}
+
+/* torch, torch:cpu, torch:cuda, torch:N (at most N CUDA devices). */
+static dt_status_t add_torch(struct selection *sel, const char *spec, dt_error_t *err)
+{
+    const dt_loader_file_t *file = find_file(sel, "torch");
+    bool is_cpu = strcmp(spec, "cpu") == 0, is_cuda = strcmp(spec, "cuda") == 0;
+    if (*spec && !is_cpu && !is_cuda && !isdigit((unsigned char)*spec))
+        return dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                       "Devices=torch:%s: expected torch, torch:cpu, torch:cuda or torch:COUNT",
+                       spec);
+    if (is_cpu && !file)
+        return dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                       "Devices=torch:cpu: dtorch-backend-torch.so is in no folder of Backends=");
+    if (file && (is_cpu || !*spec))
+        DT_TRY(add(sel, "torch", NULL, file->path, "", err));
+    return is_cpu ? DT_OK : add(sel, "torch", "nvml", NULL, is_cuda ? "" : spec, err);
+}
+
+/* The host's processor is one device: torch's where its library is there, else ref's. */
 static dt_status_t add_all(struct selection *sel, dt_error_t *err)
 {
-    DT_TRY(add(sel, "ref", "", "", err));
-    DT_TRY(add(sel, "torch", "", "", err));
+    if (!find_file(sel, "torch"))
+        DT_TRY(add(sel, "ref", "ref", NULL, "", err));
+    DT_TRY(add_torch(sel, "", err));
     for (size_t i = 0; i < sel->file_count; i++)
-        DT_TRY(add(sel, sel->files[i].name, sel->files[i].path, "", err));
+        if (strcmp(sel->files[i].name, "torch") != 0)
+            DT_TRY(add(sel, sel->files[i].name, NULL, sel->files[i].path, "", err));
     return DT_OK;
 }
 
@@ -128,7 +163,8 @@ static dt_status_t unknown(const struct selection *sel, const char *name, dt_err
     char known[256] = "ref, sim, torch";
     for (size_t i = 0; i < sel->file_count; i++) {
         size_t used = strlen(known);
-        (void)snprintf(known + used, sizeof known - used, ", %s", sel->files[i].name);
+        if (strcmp(sel->files[i].name, "torch") != 0)
+            (void)snprintf(known + used, sizeof known - used, ", %s", sel->files[i].name);
     }
     return dt_fail(err, DT_ERR_INVALID, "dt", 0,
                    "Devices=%s: no such backend; there are %s (and \"all\", \"none\")", name,
@@ -140,14 +176,18 @@ static dt_status_t add_item(struct selection *sel, const char *item, dt_error_t 
     char name[DT_LOADER_NAME_MAX];
     size_t len = strcspn(item, ":");
     const char *spec = item[len] ? item + len + 1 : "";
+    const dt_loader_file_t *file;
     if (len == 0 || len >= sizeof name)
         return unknown(sel, item, err);
     (void)snprintf(name, sizeof name, "%.*s", (int)len, item);
-    for (size_t i = 0; i < sel->file_count; i++)
-        if (strcmp(sel->files[i].name, name) == 0)
-            return add(sel, name, sel->files[i].path, spec, err);
-    if (table_of(name) || strcmp(name, "torch") == 0)
-        return add(sel, name, "", spec, err);
+    DT_TRY(check_once(sel->sources, name, err));
+    if (strcmp(name, "torch") == 0)
+        return add_torch(sel, spec, err);
+    file = find_file(sel, name);
+    if (file)
+        return add(sel, name, NULL, file->path, spec, err);
+    if (table_of(name))
+        return add(sel, name, table_of(name)->name, NULL, spec, err);
     return unknown(sel, name, err);
 }
 
@@ -155,7 +195,7 @@ static dt_status_t select_devices(struct selection *sel, dt_error_t *err)
 {
     const dt_device_options_t *o = sel->options;
     for (size_t i = 0; i < sel->file_count; i++)
-        if (table_of(sel->files[i].name) || strcmp(sel->files[i].name, "torch") == 0)
+        if (table_of(sel->files[i].name) || strcmp(sel->files[i].name, "nvml") == 0)
             return dt_fail(err, DT_ERR_INVALID, "dt", 0,
                            "%s: the name %s is taken by a built-in "
                            "backend",
@@ -215,6 +255,11 @@ void dt_sources_fini(dt_sources_t *sources)
     memset(sources, 0, sizeof *sources);
 }
 
+const char *dt_source_label(const dt_source_t *source)
+{
+    return source->builtin ? source->builtin : source->name;
+}
+
 void dt_sources_cancel(dt_sources_t *sources)
 {
     for (int32_t i = 0; i < sources->count; i++)
@@ -248,7 +293,7 @@ dt_status_t dt_source_list(dt_sources_t *sources, dt_source_t *source, int64_t n
         *ret_count = source->run->count;
         return DT_OK;
     }
-    if (!*source->path && !has_nvidia(sources))
+    if (source->builtin && !has_nvidia(sources))
         return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0, "no NVIDIA driver on this machine");
     DT_TRY(dt_probe_ask(source->probe, now_ns, answer, err));
     *ret_devices = answer->devices;

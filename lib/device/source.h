@@ -1,5 +1,6 @@
 /* What Devices= selects: one source a backend, built in (ref and sim, which run in this process) or
- * in a probe's child (torch, and every shared object). */
+ * in a probe's child (NVML, and every shared object). `torch` has two: NVML for NVIDIA's devices
+ * and its shared object for the CPU. */
 #ifndef DT_DEVICE_SOURCE_H
 #define DT_DEVICE_SOURCE_H
 #include <stdbool.h>
@@ -11,7 +12,8 @@
 #include "device/probe.h"
 
 typedef struct dt_source {
-    char name[DT_LOADER_NAME_MAX];
+    char name[DT_LOADER_NAME_MAX]; /* of the devices' backend */
+    const char *builtin;           /* "ref" "sim" "nvml"; NULL: a shared object */
     char path[DT_LOADER_PATH_MAX]; /* of a shared object, else empty */
     char *spec;                    /* owned */
     int32_t limit;                 /* of devices, the first ones in order; NAME:N */
@@ -32,6 +34,9 @@ typedef struct dt_sources {
 DT_MUST_USE dt_status_t dt_sources_init(const dt_device_options_t *options,
                                         dt_sources_t *ret_sources, dt_error_t *err);
 void dt_sources_fini(dt_sources_t *sources);
+
+/* What problems of this source are called: its built-in name, else its backend's. */
+const char *dt_source_label(const dt_source_t *source);
 
 /* Make the present and each later dt_source_list() of a child end at once. Threads: any. */
 void dt_sources_cancel(dt_sources_t *sources);

@@ -290,6 +290,51 @@ Test(inventory, of_a_machine_without_nvidia_says_so_and_starts_no_child)
     dt_inventory_free(inventory);
 }
 
+/* Devices= with the torch library there; it cannot be loaded, so only its problem tells of it. */
+static void expect_torch(const char *device, int32_t cpu_count, bool has_problem)
+{
+    const char *const devices[] = {device};
+    dt_device_options_t options = DT_DEVICE_OPTIONS_INIT;
+    dt_temptree_t tree;
+    dt_inventory_snapshot_t *snapshot;
+    dt_inventory_t *inventory;
+    dt_inventory_change_t change;
+    bool is_told = false;
+    dt_temptree_init(&tree);
+    dt_temptree_write(&tree, "dtorch-backend-torch.so", "no library\n");
+    const char *const dirs[] = {tree.root};
+    options.backend_dirs = dirs;
+    options.backend_dir_count = 1;
+    options.root = tree.root;
+    inventory = open_with(&options, devices, 1);
+    snapshot = refresh(inventory, &change);
+    cr_assert_eq(snapshot->device_count, cpu_count, "%s", device);
+    for (int32_t i = 0; i < snapshot->problem_count; i++)
+        is_told |= strcmp(snapshot->problems[i].backend, "torch") == 0;
+    cr_assert_eq(is_told, has_problem, "%s", device);
+    dt_inventory_snapshot_free(snapshot);
+    dt_inventory_free(inventory);
+    dt_temptree_fini(&tree);
+}
+
+Test(inventory, lists_the_cpu_once_and_as_torch_where_its_library_is)
+{
+    const char *const unknown[] = {"torch:tpu"}, *const missing[] = {"torch:cpu"};
+    dt_device_options_t options = DT_DEVICE_OPTIONS_INIT;
+    dt_inventory_t *inventory;
+    expect_torch("all", 0, true);
+    expect_torch("ref", 1, false);
+    expect_torch("torch", 0, true);
+    expect_torch("torch:cpu", 0, true);
+    expect_torch("torch:cuda", 0, false);
+    expect_torch("torch:2", 0, false);
+    options.device_count = 1;
+    options.devices = unknown;
+    cr_assert_eq(dt_inventory_open(&options, &inventory, NULL), DT_ERR_INVALID);
+    options.devices = missing;
+    cr_assert_eq(dt_inventory_open(&options, &inventory, NULL), DT_ERR_INVALID);
+}
+
 Test(inventory, of_devices_none_is_empty_and_well)
 {
     const char *const devices[] = {"none"};

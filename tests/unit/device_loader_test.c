@@ -236,7 +236,7 @@ Test(loader, prints_a_line_a_backend_for_check_backends)
     cr_assert_str_eq(err.text, "4 backends failed");
     (void)fclose(out);
     cr_assert(strstr(text, "ref          ok       ABI 1"), "%s", text);
-    cr_assert(strstr(text, "torch        absent   no NVIDIA driver"), "%s", text);
+    cr_assert(strstr(text, "nvml         absent   no NVIDIA driver"), "%s", text);
     cr_assert(strstr(text, "play         ok       ABI 1, table 40 bytes, 2 devices"), "%s", text);
     cr_assert(strstr(text, "abi          failed   "), "%s", text);
     free(text);

@@ -23,7 +23,7 @@ static dt_status_t start(const char *play, dt_error_t *err)
     dt_temptree_init(&tree);
     dt_temptree_write(&tree, "play", play);
     cr_assert_eq(setenv("DT_FAKE_NVML", dt_temptree_path(&tree, "play"), 1), 0);
-    DT_TRY(dt_loader_open(dt_backend_torch(), NULL, &options, &run, err));
+    DT_TRY(dt_loader_open(dt_backend_nvml(), NULL, &options, &run, err));
     return dt_loader_update(&run, err);
 }
 
@@ -135,11 +135,11 @@ Test(nvml, is_absent_without_the_library_and_with_one_that_lacks_what_it_needs)
     dt_backend_options_t options = {sizeof options, "", "",
                                     "seed",         "", "/nowhere/libnvidia-ml.so.1"};
     dt_error_t err;
-    cr_assert_eq(dt_loader_open(dt_backend_torch(), NULL, &options, &run, &err), DT_ERR_NOT_FOUND);
+    cr_assert_eq(dt_loader_open(dt_backend_nvml(), NULL, &options, &run, &err), DT_ERR_NOT_FOUND);
     dt_loader_close(&run);
     (void)snprintf(library, sizeof library, "%s/backend_other.so", so_dir());
     options.library = library;
-    cr_assert_eq(dt_loader_open(dt_backend_torch(), NULL, &options, &run, &err), DT_ERR_NOT_FOUND);
+    cr_assert_eq(dt_loader_open(dt_backend_nvml(), NULL, &options, &run, &err), DT_ERR_NOT_FOUND);
     cr_assert(strstr(err.text, "it has no nvmlInit_v2"), "%s", err.text);
     dt_loader_close(&run);
 }

@@ -10,9 +10,13 @@
 #include <cstdio>
 #include <cstring>
 #include <torch/headeronly/version.h>
-#include <unistd.h>
 
 #include "torch_internal.h"
+
+extern "C" {
+#include "device/host.h"
+#include "device/sysfile.h"
+}
 
 namespace dt_torch
 {
@@ -85,32 +89,60 @@ bool is_same_version(const std::string &found)
     return built.substr(0, built.find('+')) == found.substr(0, found.find('+'));
 }
 
-dt_status_t backend_open(const dt_backend_options_t *, void **ret_ctx, dt_error_t *err)
+/* What devices are made from. */
+struct Context {
+    std::string root;
+    std::string seed;
+};
+
+dt_status_t backend_open(const dt_backend_options_t *options, void **ret_ctx, dt_error_t *err)
 {
-    std::string found = loaded_version();
-    if (!is_same_version(found))
-        return dt_fail(err, DT_ERR_DEVICE, "torch", 0, "built for LibTorch %s, found %s",
-                       TORCH_VERSION, found.c_str());
-    *ret_ctx = nullptr;
+    if (*options->spec)
+        return dt_fail(err, DT_ERR_INVALID, "torch", 0,
+                       "torch:%s: expected nothing after \"torch\"", options->spec);
+    return guarded(err, [&] {
+        std::string found = loaded_version();
+        if (!is_same_version(found))
+            return dt_fail(err, DT_ERR_DEVICE, "torch", 0, "built for LibTorch %s, found %s",
+                           TORCH_VERSION, found.c_str());
+        *ret_ctx = new Context{options->root, options->seed};
+        return DT_OK;
+    });
+}
+
+void backend_close(void *ctx)
+{
+    delete static_cast<Context *>(ctx);
+}
+
+dt_status_t refresh(void *arg, dt_device_info_t *devices, int32_t count, bool *ret_is_stale,
+                    dt_error_t *)
+{
+    const Context *ctx = static_cast<Context *>(arg);
+    for (int32_t i = 0; i < count; i++)
+        dt_host_memory(ctx->root.c_str(), &devices[i].memory_bytes, &devices[i].memory_used_bytes);
+    *ret_is_stale = false;
     return DT_OK;
 }
 
-dt_status_t enumerate(void *, dt_device_info_t *ret_devices, int32_t device_max, int32_t *ret_count,
-                      dt_error_t *err)
+dt_status_t enumerate(void *arg, dt_device_info_t *ret_devices, int32_t device_max,
+                      int32_t *ret_count, dt_error_t *err)
 {
+    const Context *ctx = static_cast<Context *>(arg);
     dt_device_info_t info{};
+    bool is_stale = false;
     if (device_max < 1)
         return dt_fail(err, DT_ERR_LIMIT, "torch", 0, "no room for a device");
-    snprintf(info.uuid, sizeof info.uuid, "torch-cpu");
+    dt_sysfile_uuid("CPU-torch", ctx->seed.c_str(), 0, info.uuid, sizeof info.uuid);
     snprintf(info.kind, sizeof info.kind, "cpu");
-    snprintf(info.name, sizeof info.name, "CPU (%s)", at::get_cpu_capability().c_str());
-    snprintf(info.driver, sizeof info.driver, "LibTorch %s", TORCH_VERSION);
+    dt_host_cpu_name(ctx->root.c_str(), info.name, sizeof info.name);
+    snprintf(info.driver, sizeof info.driver, "LibTorch %s %s", TORCH_VERSION,
+             at::get_cpu_capability().c_str());
     info.numa_node = -1;
     info.health = DT_DEVICE_OK;
-    info.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     ret_devices[0] = info;
     *ret_count = 1;
-    return DT_OK;
+    return refresh(arg, ret_devices, 1, &is_stale, err);
 }
 
 /* Which CUDA ordinal has this PCI address: the driver's order may be another than NVML's. */
@@ -212,8 +244,8 @@ const dt_backend_t table = {
     .name = "torch",
     .open = backend_open,
     .enumerate = enumerate,
-    .refresh = nullptr,
-    .close = nullptr,
+    .refresh = refresh,
+    .close = backend_close,
     .device_open = device_open,
     .device_close = device_close,
     .op_find = op_find,
