@@ -310,8 +310,11 @@ static void print_json(const dt_ctl_list_t *list, const struct chosen *chosen,
         (void)fputs(count > 0 ? ",\"items\":[\n" : ",\"items\":[", file);
     }
     for (size_t i = 0; i < count; i++) {
+        if (output->is_array)
+            (void)fputs(i > 0 || !output->is_first ? ",\n" : "\n", file);
         dt_ctl_json_message(output->pool, file, items[i], paths, path_count);
-        (void)fputs(!output->is_stream && i + 1 < count ? ",\n" : "\n", file);
+        if (!output->is_array)
+            (void)fputs(!output->is_stream && i + 1 < count ? ",\n" : "\n", file);
     }
     if (!output->is_stream)
         dt_ctl_json_end(file);

@@ -68,6 +68,7 @@ typedef struct dt_ctl_output {
     size_t limit;        /* 0: none */
     bool is_stream;      /* more will follow: no envelope, no footer, headings only once */
     bool is_first;       /* of a stream */
+    bool is_array;       /* of a stream in json: within an envelope that the caller prints */
     const void *context; /* for columns that are worked out; what it is the list's type says */
 } dt_ctl_output_t;
 

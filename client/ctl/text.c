@@ -110,6 +110,13 @@ const char *dt_ctl_duration(dt_arena_t *pool, int64_t ms)
     return dt_ctl_copy(pool, text, strlen(text));
 }
 
+const char *dt_ctl_duration_ns(dt_arena_t *pool, int64_t ns)
+{
+    char text[DT_STR_UNIT_TEXT_SIZE];
+    dt_str_human_duration(ns, text);
+    return dt_ctl_copy(pool, text, strlen(text));
+}
+
 const char *dt_ctl_bytes(dt_arena_t *pool, uint64_t bytes)
 {
     char text[DT_STR_UNIT_TEXT_SIZE];

@@ -27,8 +27,10 @@ size_t dt_ctl_columns(const char *text);
 /* Give `text` cut to `columns` columns, the last one an ellipsis if anything was cut. */
 const char *dt_ctl_ellipsis(dt_arena_t *pool, const char *text, size_t columns);
 
-/* "0.9 s" "12 min" "41 d" and "512 B" "3.1 GiB", rounded. Units: milliseconds, bytes. */
+/* "0.9 s" "12 min" "41 d", "350 us" and "512 B" "3.1 GiB", rounded. Units: milliseconds,
+ * nanoseconds, bytes. */
 const char *dt_ctl_duration(dt_arena_t *pool, int64_t ms);
+const char *dt_ctl_duration_ns(dt_arena_t *pool, int64_t ns);
 const char *dt_ctl_bytes(dt_arena_t *pool, uint64_t bytes);
 
 /* "14:02:11" for today, "2026-11-28 14:02" else; RFC 3339 in UTC with `is_utc`.

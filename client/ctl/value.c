@@ -339,7 +339,7 @@ static const char *show_number(dt_arena_t *pool, const dt_ctl_value_t *value,
     case DT_CTL_MS:
         return dt_ctl_duration(pool, number);
     case DT_CTL_NS:
-        return dt_ctl_duration(pool, number / 1000000);
+        return dt_ctl_duration_ns(pool, number);
     case DT_CTL_PERCENT:
         return dt_ctl_print(pool, "%" PRId64 "%%", number);
     default:

@@ -394,6 +394,23 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      NULL,
      {"diag dump", "diag dump --filter='part=journal'"},
      dt_ctl_diag_dump},
+    {"diag",
+     "decode",
+     "FILE",
+     1,
+     1,
+     HOW | DT_CTL_BIT(DT_CTL_OPT_FIELDS) | DT_CTL_BIT(DT_CTL_OPT_FILTER) |
+         DT_CTL_BIT(DT_CTL_OPT_LIMIT),
+     NULL,
+     NULL,
+     "none",
+     "Print a recorded session, one line a record",
+     "A file is recorded by the option Record= of a client. Operators stand with the metadata of "
+     "their inputs; t5 is the tensor with id 5, s0 a signature. -v shows frames too. Of a damaged "
+     "file all that is whole before the damage is printed; the exit code is 65.",
+     {"diag decode train.rec", "diag decode train.rec --filter='operator~mm'",
+      "diag decode train.rec -o json"},
+     dt_ctl_diag_decode},
     {"setup",
      "controller",
      "",
