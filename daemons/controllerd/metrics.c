@@ -87,6 +87,54 @@ static void put_loop(dt_controllerd_t *app)
           seconds(loop.longest_ns));
 }
 
+static void put_sessions(dt_controllerd_t *app)
+{
+    dt_metrics_text_t *text = &app->text;
+    dt_sessions_counts_t counts;
+    dt_sessions_count(app->sessions, &counts);
+    dt_metrics_family(text, "dtorch_sessions", DT_METRICS_GAUGE, "Sessions by state.");
+    dt_metrics_integer(text, DT_METRICS_LABELS({"state", "live"}), counts.live);
+    dt_metrics_integer(text, DT_METRICS_LABELS({"state", "away"}), counts.away);
+    counter(text, "dtorch_sessions_started_total", "Sessions that began.", counts.started);
+    counter(text, "dtorch_sessions_resumed_total", "Sessions that came back on a new stream.",
+            counts.resumed);
+    counter(text, "dtorch_sessions_lost_total", "Sessions whose program did not come back.",
+            counts.lost);
+    counter(text, "dtorch_session_misbehaved_total", "Streams ended for what peers did.",
+            counts.misbehaved);
+    counter(text, "dtorch_session_frames_total", "Frames accepted.", counts.frames);
+    counter(text, "dtorch_session_frames_repeated_total", "Frames that were accepted before.",
+            counts.frames_dropped);
+    counter(text, "dtorch_session_frames_rewritten_total", "Frames written anew for the nodes.",
+            counts.rewritten);
+    counter(text, "dtorch_session_records_total", "Records accepted.", counts.records);
+    counter(text, "dtorch_session_bytes_total", "Bytes of frames accepted.", counts.bytes);
+    counter(text, "dtorch_operators_accepted_total", "Operators accepted.", counts.operators);
+    counter(text, "dtorch_operators_executed_total", "Operators executed, as the nodes report.",
+            counts.executed);
+    counter(text, "dtorch_operator_errors_total", "First causes of failures.", counts.errors);
+    counter(text, "dtorch_session_acks_total", "Acknowledgements sent.", counts.acks);
+    counter(text, "dtorch_session_results_total", "Results of fetches.", counts.results);
+    dt_metrics_family(text, "dtorch_bulk_bytes_total", DT_METRICS_COUNTER,
+                      "Bytes of transfers relayed.");
+    dt_metrics_integer(text, DT_METRICS_LABELS({"way", "up"}), (int64_t)counts.bulk_bytes_up);
+    dt_metrics_integer(text, DT_METRICS_LABELS({"way", "down"}), (int64_t)counts.bulk_bytes_down);
+    gauge(text, "dtorch_session_credit_bytes", "Bytes that programs may still send.",
+          (double)counts.credit_bytes);
+    gauge(text, "dtorch_session_queued_bytes", "Bytes of frames accepted and not executed.",
+          (double)counts.queued_bytes);
+    gauge(text, "dtorch_session_unsent_bytes", "Bytes of frames that wait for a node's window.",
+          (double)counts.unsent_bytes);
+    gauge(text, "dtorch_session_results_bytes", "Bytes of results that are not confirmed.",
+          (double)counts.results_bytes);
+    gauge(text, "dtorch_session_links", "Streams of sessions to nodes that should be there.",
+          counts.links);
+    gauge(text, "dtorch_tensors", "Live tensors of all sessions.", (double)counts.tensors);
+    gauge(text, "dtorch_storages", "Storages that they share.", (double)counts.storages);
+    gauge(text, "dtorch_session_memory_bytes", "Memory of sessions on nodes, as they report.",
+          (double)counts.memory_bytes);
+}
+
 struct depth {
     const char *queue;
     uint64_t depth, bound;
@@ -97,7 +145,9 @@ static void put_queues(dt_controllerd_t *app, const dt_cluster_counts_t *counts,
 {
     dt_metrics_text_t *text = &app->text;
     dt_rpc_server_stats_t rpc;
+    dt_sessions_counts_t sessions;
     dt_rpc_server_stats(app->server, &rpc);
+    dt_sessions_count(app->sessions, &sessions);
     const struct depth depths[] = {
         {"journal", store->pending, counts->journal_pending_max},
         {"admin", counts->admin_pending, counts->admin_pending_max},
@@ -107,6 +157,7 @@ static void put_queues(dt_controllerd_t *app, const dt_cluster_counts_t *counts,
         {"calls", rpc.calls, rpc.call_max},
         {"followers", app->follower_count, DT_CONTROLLERD_FOLLOWER_MAX},
         {"watchers", app->watcher_count, DT_CONTROLLERD_FOLLOWER_MAX},
+        {"sessions", sessions.live + sessions.away, sessions.sessions_max},
         {"session_streams", app->session_stream_count, DT_CONTROLLERD_SESSION_STREAMS},
         {"nodes", counts->nodes_total, counts->nodes_max},
     };
@@ -166,6 +217,7 @@ void dt_controllerd_metrics_publish(dt_controllerd_t *app, const dt_cluster_coun
     dt_metrics_text_reset(&app->text);
     dt_metrics_build_info(&app->text, "dtorch-controllerd", dt_version(), DT_WIRE_VERSION_TEXT);
     put_cluster(app, counts);
+    put_sessions(app);
     put_loop(app);
     put_queues(app, counts, &store);
     put_journal(app, &store);

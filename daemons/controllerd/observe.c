@@ -19,7 +19,7 @@
 #define DAY_MS            (INT64_C(86400000))
 #define CERTIFICATE_SOON  (14 * DAY_MS)
 #define AUTHORITY_SOON    (60 * DAY_MS)
-#define ITEMS_MAX         96
+#define ITEMS_MAX         128
 #define ITEM_TEXT_MAX     96
 #define ALARMS_MAX        64
 #define START_PATIENCE_NS (5 * DT_CLOCK_SECOND_NS)
@@ -241,6 +241,29 @@ static void rpc_items(dt_controllerd_t *app, struct items *items)
     item(items, "tls", 0, "%s", app->tls.is_on ? "on" : "off");
 }
 
+static void session_items(dt_controllerd_t *app, struct items *items)
+{
+    uint64_t window = (uint64_t)dt_conf_size(app->conf, "SessionWindow");
+    dt_sessions_counts_t counts;
+    dt_sessions_count(app->sessions, &counts);
+    items->part = "sessions";
+    item(items, "live", counts.sessions_max, "%" PRIu32, counts.live);
+    item(items, "away", counts.sessions_max, "%" PRIu32, counts.away);
+    item(items, "links", 0, "%" PRIu32, counts.links);
+    item(items, "queued_bytes", window * counts.sessions_max, "%" PRIu64, counts.queued_bytes);
+    item(items, "unsent_bytes", window * counts.sessions_max, "%" PRIu64, counts.unsent_bytes);
+    item(items, "credit_bytes", window * counts.sessions_max, "%" PRIu64, counts.credit_bytes);
+    item(items, "results_bytes", 0, "%" PRIu64, counts.results_bytes);
+    item(items, "tensors", 0, "%" PRIu64, counts.tensors);
+    item(items, "storages", 0, "%" PRIu64, counts.storages);
+    item(items, "frames_total", 0, "%" PRIu64, counts.frames);
+    item(items, "frames_repeated_total", 0, "%" PRIu64, counts.frames_dropped);
+    item(items, "frames_rewritten_total", 0, "%" PRIu64, counts.rewritten);
+    item(items, "records_total", 0, "%" PRIu64, counts.records);
+    item(items, "malformed_total", 0, "%" PRIu64, counts.malformed);
+    item(items, "misbehaved_total", 0, "%" PRIu64, counts.misbehaved);
+}
+
 static void journal_items(dt_controllerd_t *app, struct items *items)
 {
     dt_store_status_t store;
@@ -273,6 +296,7 @@ dt_status_t dt_controllerd_diagnose(dt_controllerd_t *app, int64_t now_ns,
     Dtorch__V1__Diagnostics *diagnostics;
     Dtorch__V1__DiagnosticsItem **all;
     loop_items(app, &items);
+    session_items(app, &items);
     rpc_items(app, &items);
     journal_items(app, &items);
     DT_TRY(items.status);
