@@ -2,10 +2,10 @@
  * The same binary, exec'ed as `dtorch-workerd engine ...` with the control socket at descriptor 3
  * and its page at
  * 4. It has no gRPC, no network, no keys and no files: it loads the backends, installs the crash
- * handler, gives up everything it does not need, says HELLO and waits for messages. Its death is
- * told by the crash handler's message first, by the end of the socket second, by its pidfd third.
- * An agent's end ends its engines, by PDEATHSIG and by the end of the socket. Not here: who starts
- * and watches it (engines.h). Operators come with sessions. */
+ * handler, gives up everything it does not need, says HELLO and serves the sessions that it is
+ * given (engine_serve.h). Its death is told by the crash handler's message first, by the end of the
+ * socket second, by its pidfd third. An agent's end ends its engines, by PDEATHSIG and by the end
+ * of the socket. Not here: who starts and watches it (engines.h). */
 #ifndef DT_WORKERD_ENGINE_H
 #define DT_WORKERD_ENGINE_H
 #include <stdbool.h>
@@ -16,13 +16,25 @@
 
 #define DT_ENGINE_FD_CONTROL 3
 #define DT_ENGINE_FD_PAGE    4
+/* From here on what sessions need; engine_door.h has the agent's side of it. */
+#define DT_ENGINE_FD_SETUP     5 /* dt_engine_setup_t, read-only; closed once it was read */
+#define DT_ENGINE_FD_META      6 /* rings of the metadata thread; closed once it is mapped */
+#define DT_ENGINE_FD_WAKE      7 /* eventfd: the executor sleeps on it */
+#define DT_ENGINE_FD_BELL      8 /* eventfd: the agent watches it */
+#define DT_ENGINE_FD_META_WAKE 9 /* eventfd: the metadata thread sleeps on it */
+#define DT_ENGINE_FD_LAST      9
 
 typedef enum dt_engine_message_kind {
     DT_ENGINE_MESSAGE_HELLO =
         1, /* engine: warm. value: dt_engine_sandbox_part_t set; text: what is missing */
-    DT_ENGINE_MESSAGE_CRASH,  /* engine's signal handler. value: the signal */
-    DT_ENGINE_MESSAGE_FAILED, /* engine: cannot come up, it exits. text: why */
-    DT_ENGINE_MESSAGE_EXIT,   /* agent: end */
+    DT_ENGINE_MESSAGE_CRASH,   /* engine's signal handler. value: the signal */
+    DT_ENGINE_MESSAGE_FAILED,  /* engine: cannot come up, it exits. text: why */
+    DT_ENGINE_MESSAGE_EXIT,    /* agent: end */
+    DT_ENGINE_MESSAGE_OPEN,    /* agent: serve a session. value: its instance; three descriptors:
+                                  arena, channel, down rings (engine_channel.h) */
+    DT_ENGINE_MESSAGE_CLOSE,   /* agent: free all that an instance has */
+    DT_ENGINE_MESSAGE_CLOSED,  /* engine: it is free */
+    DT_ENGINE_MESSAGE_REFUSED, /* engine: an instance is not served. text: why */
 } dt_engine_message_kind_t;
 
 typedef struct dt_engine_message {

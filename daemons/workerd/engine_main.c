@@ -1,8 +1,7 @@
 /* The engine's own main: `dtorch-workerd engine ID HEAP_BYTES AGENT_PID CGROUP`.
  * CGROUP is a folder of the cgroup file system, or "-". The order is the sandbox's: join the
  * cgroup, open what must be open, load, install the crash handler (a library may install its own
- * while it loads), then give everything up. One thread in this release: the executor, waiting for
- * messages. */
+ * while it loads), then give everything up. The main thread is the executor. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "base/strings.h"
 #include "engine.h"
+#include "engine_serve.h"
 #include "shm/engine_page.h"
 #include "shm/seqpacket.h"
 
@@ -107,40 +107,25 @@ static void say(dt_engine_message_kind_t kind, int32_t value, const char *text)
     (void)dt_seqpacket_send(DT_ENGINE_FD_CONTROL, &message, sizeof message, NULL, 0, NULL);
 }
 
-static dt_status_t come_up(const engine_args_t *args, uint32_t *ret_parts, char *missing,
-                           size_t size, dt_error_t *err)
+static dt_status_t come_up(const engine_args_t *args, dt_engine_host_t **ret_host,
+                           uint32_t *ret_parts, char *missing, size_t size, dt_error_t *err)
 {
     dt_engine_page_t *page;
     (void)prctl(PR_SET_NAME, "dtorch-engine", 0, 0, 0);
     (void)setsid(); /* Ctrl-C on the agent's terminal is the agent's affair */
     DT_TRY(die_with_agent(args->agent_pid, err));
-    if (close_range(DT_ENGINE_FD_PAGE + 1, ~0U, 0))
+    if (close_range(DT_ENGINE_FD_LAST + 1, ~0U, 0))
         return dt_fail(err, DT_ERR_INTERNAL, "errno", errno, "close_range: %s", strerror(errno));
     if (args->cgroup)
         DT_TRY(cgroup_join(args->cgroup, err));
     DT_TRY(dt_engine_page_open(DT_ENGINE_FD_PAGE, &page, err));
     (void)close(DT_ENGINE_FD_PAGE); /* the map stays */
     crash_page = page;
+    DT_TRY(dt_engine_host_open(page, ret_host, err));
     DT_TRY(crash_handler_install(err));
     DT_TRY(dt_engine_sandbox_enter((uint64_t)args->heap_bytes, ret_parts, missing, size, err));
     atomic_store_explicit(&page->state, DT_ENGINE_STATE_WARM, memory_order_release);
     return DT_OK;
-}
-
-/* Wait for messages until the agent says EXIT or is gone. Descriptors are not expected yet. */
-static void serve(void)
-{
-    dt_engine_message_t message;
-    for (;;) {
-        size_t size;
-        int fd_count;
-        dt_status_t status = dt_seqpacket_recv(DT_ENGINE_FD_CONTROL, &message, sizeof message,
-                                               &size, NULL, 0, &fd_count, NULL);
-        if (status == DT_ERR_INVALID)
-            continue;
-        if (status != DT_OK || message.kind == DT_ENGINE_MESSAGE_EXIT)
-            return;
-    }
 }
 
 int dt_engine_main(int argc, char **argv)
@@ -148,16 +133,17 @@ int dt_engine_main(int argc, char **argv)
     char missing[192] = "";
     uint32_t parts = 0;
     engine_args_t args = {0};
+    dt_engine_host_t *host;
     dt_error_t err = {0};
     if (args_parse(argc, argv, &args, &err) != DT_OK) {
         (void)fprintf(stderr, "dtorch-workerd: %s\n", err.text);
         return 64;
     }
-    if (come_up(&args, &parts, missing, sizeof missing, &err) != DT_OK) {
+    if (come_up(&args, &host, &parts, missing, sizeof missing, &err) != DT_OK) {
         say(DT_ENGINE_MESSAGE_FAILED, 0, err.text);
         return 1;
     }
     say(DT_ENGINE_MESSAGE_HELLO, (int32_t)parts, missing);
-    serve();
+    dt_engine_host_serve(host);
     _exit(0); /* no exit handlers: in the sandbox they could do nothing but fail */
 }

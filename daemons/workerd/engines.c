@@ -44,6 +44,11 @@ typedef struct engine {
     const char *noticed_by;
     bool was_ready;
     bool is_reported;
+    bool is_taken;  /* by sessions; else it is a spare */
+    int32_t device; /* -1: none */
+    char backend[32];
+    dt_engine_door_t door;
+    dt_watch_t *bell;
     char text[sizeof((dt_engine_message_t *)0)->text]; /* what it said last */
 } engine_t;
 
@@ -155,7 +160,7 @@ static void report(engine_t *engine, Dtorch__V1__EngineEvent__Kind kind, int sig
     event.kind = kind;
     event.engine = engine->id;
     event.pid = (uint32_t)engine->pid;
-    event.device = -1;
+    event.device = engine->device;
     event.signo = signo;
     event.exit_status = exit_status;
     event.operator_name = shot.op_name;
@@ -174,6 +179,8 @@ static void report(engine_t *engine, Dtorch__V1__EngineEvent__Kind kind, int sig
                     DT_LOG_S("noticed_by", by), DT_LOG_I("noticed_us", engine->noticed_ns / 1000),
                     DT_LOG_S("operator", event.operator_name), DT_LOG_S("reason", text));
     engine->owner->options.event(engine->owner->options.arg, &event);
+    if (engine->is_taken && engine->is_reported && engine->owner->options.lost)
+        engine->owner->options.lost(engine->owner->options.arg, engine->id, &event);
 }
 
 /* ---- one engine ---- */
@@ -182,6 +189,8 @@ static void control_close(engine_t *engine)
 {
     dt_watch_free(engine->watch);
     engine->watch = NULL;
+    dt_watch_free(engine->bell);
+    engine->bell = NULL;
     if (engine->control >= 0)
         (void)close(engine->control);
     engine->control = -1;
@@ -193,6 +202,7 @@ static void engine_free(engine_t *engine)
     dt_timer_free(engine->timer);
     dt_child_free(engine->child);
     dt_engine_page_unmap(engine->page);
+    dt_engine_door_close(&engine->door);
     dt_list_remove(&engine->link);
     free(engine);
 }
@@ -259,6 +269,8 @@ static void on_hello(engine_t *engine, const dt_engine_message_t *message)
             dt_log_warn("engines run with a weaker sandbox", DT_LOG_S("missing", message->text));
     }
     report(engine, DTORCH__V1__ENGINE_EVENT__KIND__STARTED, 0, 0, "");
+    if (engine->is_taken && engines->options.ready)
+        engines->options.ready(engines->options.arg, engine->id);
     changed(engines);
 }
 
@@ -286,6 +298,11 @@ static void on_message(engine_t *engine, dt_engine_message_t *message)
         return;
     case DT_ENGINE_MESSAGE_FAILED:
         (void)dt_str_copy(engine->text, sizeof engine->text, message->text);
+        return;
+    case DT_ENGINE_MESSAGE_REFUSED:
+        if (engine->is_taken && engine->owner->options.refused)
+            engine->owner->options.refused(engine->owner->options.arg, engine->id,
+                                           (uint32_t)message->value, message->text);
         return;
     default: /* an engine is not trusted to speak sense */
         return;
@@ -395,7 +412,9 @@ static dt_status_t engine_exec(engine_t *engine, int control, int page, const ch
     (void)dt_str_copy(group, sizeof group, cgroup);
     environment_fill(env_texts, env);
     char *argv[] = {program, mode, id, heap, agent, group, NULL};
-    const dt_child_fd_t fds[] = {{control, DT_ENGINE_FD_CONTROL}, {page, DT_ENGINE_FD_PAGE}};
+    dt_child_fd_t fds[2 + DT_ENGINE_DOOR_FDS] = {{control, DT_ENGINE_FD_CONTROL},
+                                                 {page, DT_ENGINE_FD_PAGE}};
+    dt_engine_door_fds(&engine->door, fds + 2);
     const dt_child_options_t options = {.path = "/proc/self/exe",
                                         .argv = argv,
                                         .envp = env,
@@ -407,7 +426,25 @@ static dt_status_t engine_exec(engine_t *engine, int control, int page, const ch
                           &engine->child, err);
 }
 
-static dt_status_t engine_spawn(dt_engines_t *engines, engine_t *engine, dt_error_t *err)
+static void on_bell(void *arg, int events)
+{
+    engine_t *engine = arg;
+    (void)events;
+    dt_ring_wake_clear(engine->door.bell);
+    if (engine->is_taken && engine->owner->options.bell)
+        engine->owner->options.bell(engine->owner->options.arg, engine->id);
+}
+
+static dt_status_t door_open(dt_engines_t *engines, engine_t *engine,
+                             const dt_engine_setup_t *setup, dt_error_t *err)
+{
+    DT_TRY(dt_engine_door_open(setup, &engine->door, err));
+    return dt_watch_create(engines->options.loop, engine->door.bell, DT_LOOP_READABLE, on_bell,
+                           engine, &engine->bell, err);
+}
+
+static dt_status_t engine_spawn(dt_engines_t *engines, engine_t *engine,
+                                const dt_engine_setup_t *setup, dt_error_t *err)
 {
     int pair[2];
     int page = -1;
@@ -423,7 +460,10 @@ static dt_status_t engine_spawn(dt_engines_t *engines, engine_t *engine, dt_erro
         status = dt_watch_create(engines->options.loop, engine->control, DT_LOOP_READABLE,
                                  on_control, engine, &engine->watch, err);
     if (status == DT_OK)
+        status = door_open(engines, engine, setup, err);
+    if (status == DT_OK)
         status = engine_exec(engine, pair[1], page, cgroup, err);
+    dt_engine_door_started(&engine->door);
     if (page >= 0)
         (void)close(page);
     (void)close(pair[1]);
@@ -434,12 +474,25 @@ static dt_status_t engine_spawn(dt_engines_t *engines, engine_t *engine, dt_erro
     return DT_OK;
 }
 
-static dt_status_t start_one(dt_engines_t *engines)
+static void door_none(engine_t *engine)
+{
+    engine->door.setup = engine->door.meta_fd = engine->door.wake = engine->door.bell =
+        engine->door.meta_wake = -1;
+}
+
+/* Start an engine. AGAIN: what it has to load is not known yet. */
+static dt_status_t start_one(dt_engines_t *engines, int32_t device, engine_t **ret_engine)
 {
     dt_error_t err = {0};
+    dt_engine_setup_t setup = {.magic = DT_ENGINE_SETUP_MAGIC, .device = -1, .threads = 1};
+    if (engines->options.setup && !engines->options.setup(engines->options.arg, device, &setup))
+        return DT_ERR_AGAIN;
     engine_t *engine = calloc(1, sizeof *engine);
     if (!engine)
         return DT_ERR_NOMEM;
+    door_none(engine);
+    engine->device = setup.device;
+    (void)dt_str_copy(engine->backend, sizeof engine->backend, setup.backend);
     engine->owner = engines;
     engine->id = ++engines->last_id;
     engine->control = -1;
@@ -447,7 +500,7 @@ static dt_status_t start_one(dt_engines_t *engines)
     engine->started_ns = dt_loop_now_ns();
     engine->started_wall_ms = dt_clock_wall_ms(dt_clock_system());
     dt_list_push(&engines->list, &engine->link);
-    dt_status_t status = engine_spawn(engines, engine, &err);
+    dt_status_t status = engine_spawn(engines, engine, &setup, &err);
     if (status != DT_OK) {
         report(engine, DTORCH__V1__ENGINE_EVENT__KIND__FAILED, 0, 0, err.text);
         dt_engine_cgroup_remove(engines->options.cgroup, engine->id);
@@ -456,6 +509,8 @@ static dt_status_t start_one(dt_engines_t *engines)
         return status;
     }
     dt_log_debug("engine spawned", DT_LOG_U("engine", engine->id), DT_LOG_I("pid", engine->pid));
+    if (ret_engine)
+        *ret_engine = engine;
     return DT_OK;
 }
 
@@ -475,12 +530,14 @@ static bool is_live(const engine_t *engine)
     return engine->phase == ENGINE_COMING_UP || engine->phase == ENGINE_READY;
 }
 
-static int32_t live_count(const dt_engines_t *engines)
+static int32_t spares_count(const dt_engines_t *engines)
 {
-    int32_t live = 0;
-    for (dt_list_t *at = engines->list.next; at != &engines->list; at = at->next)
-        live += is_live(DT_CONTAINER_OF(at, engine_t, link));
-    return live;
+    int32_t spares = 0;
+    for (dt_list_t *at = engines->list.next; at != &engines->list; at = at->next) {
+        const engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
+        spares += is_live(engine) && !engine->is_taken;
+    }
+    return spares;
 }
 
 static size_t total_count(const dt_engines_t *engines)
@@ -495,7 +552,7 @@ static void end_surplus(dt_engines_t *engines, int32_t surplus)
 {
     for (dt_list_t *at = engines->list.prev; at != &engines->list && surplus > 0; at = at->prev) {
         engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
-        if (!is_live(engine))
+        if (!is_live(engine) || engine->is_taken)
             continue;
         end_one(engine);
         surplus--;
@@ -517,7 +574,7 @@ static void maintain(dt_engines_t *engines)
     }
     if (!engines->is_started)
         return;
-    int32_t live = live_count(engines);
+    int32_t live = spares_count(engines);
     if (live > wanted)
         end_surplus(engines, live - wanted);
     for (; live < wanted && total_count(engines) < DT_ENGINES_MAX; live++) {
@@ -525,7 +582,10 @@ static void maintain(dt_engines_t *engines)
             dt_timer_arm(engines->retry, engines->stats.retry_at_ns);
             return;
         }
-        if (start_one(engines) != DT_OK) {
+        dt_status_t status = start_one(engines, -1, NULL);
+        if (status == DT_ERR_AGAIN)
+            return;
+        if (status != DT_OK) {
             engines->stats.failures++;
             engines->stats.retry_at_ns =
                 now_ns + DT_ENGINES_BACKOFF_MIN_NS +
@@ -608,6 +668,93 @@ void dt_engines_set_spares(dt_engines_t *engines, int32_t spare_count)
     maintain(engines);
 }
 
+void dt_engines_refresh(dt_engines_t *engines)
+{
+    maintain(engines);
+}
+
+/* ---- engines that sessions have ---- */
+
+static engine_t *engine_find(const dt_engines_t *engines, uint32_t id)
+{
+    for (dt_list_t *at = engines->list.next; at != &engines->list; at = at->next) {
+        engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
+        if (engine->id == id && is_live(engine))
+            return engine;
+    }
+    return NULL;
+}
+
+/* A spare for the device, a warm one if there is any. */
+static engine_t *spare_find(const dt_engines_t *engines, int32_t device)
+{
+    engine_t *best = NULL;
+    for (dt_list_t *at = engines->list.next; at != &engines->list; at = at->next) {
+        engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
+        if (is_live(engine) && !engine->is_taken && engine->device == device &&
+            (!best || best->phase != ENGINE_READY))
+            best = engine;
+    }
+    return best;
+}
+
+dt_status_t dt_engines_take(dt_engines_t *engines, int32_t device, uint32_t *ret_engine,
+                            dt_error_t *err)
+{
+    engine_t *engine = spare_find(engines, device);
+    if (!engine && (engines->is_stopping || total_count(engines) >= DT_ENGINES_MAX))
+        return dt_fail(err, DT_ERR_LIMIT, "dt", DT_ENGINES_MAX,
+                       "this node stops, or has %d engines", DT_ENGINES_MAX);
+    dt_status_t status = engine ? DT_OK : start_one(engines, device, &engine);
+    if (status != DT_OK)
+        return dt_fail(err, status, "dt", device, "no engine for device %d could be started",
+                       (int)device);
+    engine->is_taken = true;
+    *ret_engine = engine->id;
+    maintain(engines);
+    changed(engines);
+    return DT_OK;
+}
+
+bool dt_engines_is_ready(const dt_engines_t *engines, uint32_t id)
+{
+    const engine_t *engine = engine_find(engines, id);
+    return engine && engine->phase == ENGINE_READY;
+}
+
+dt_engine_door_t *dt_engines_door(dt_engines_t *engines, uint32_t id)
+{
+    engine_t *engine = engine_find(engines, id);
+    return engine ? &engine->door : NULL;
+}
+
+dt_status_t dt_engines_say(dt_engines_t *engines, uint32_t id, uint32_t kind, uint32_t value,
+                           const int *fds, int fd_count)
+{
+    const dt_engine_message_t message = {.kind = kind, .value = (int32_t)value};
+    const engine_t *engine = engine_find(engines, id);
+    if (!engine || engine->control < 0)
+        return DT_ERR_PEER;
+    return dt_seqpacket_send(engine->control, &message, sizeof message, fds, fd_count, NULL);
+}
+
+void dt_engines_kill(dt_engines_t *engines, uint32_t id)
+{
+    engine_t *engine = engine_find(engines, id);
+    if (engine)
+        engine_kill(engine);
+}
+
+void dt_engines_end(dt_engines_t *engines, uint32_t id)
+{
+    engine_t *engine = engine_find(engines, id);
+    if (!engine)
+        return;
+    engine->is_taken = false;
+    end_one(engine);
+    changed(engines);
+}
+
 bool dt_engines_is_settled(const dt_engines_t *engines)
 {
     return engines->is_settled;
@@ -642,20 +789,19 @@ static Dtorch__V1__Engine__State state_of(const engine_t *engine, const dt_engin
 size_t dt_engines_list(const dt_engines_t *engines, Dtorch__V1__Engine *list,
                        Dtorch__V1__Engine **list_at, size_t max)
 {
-    static char backend[] = "";
     size_t n = 0;
     for (dt_list_t *at = engines->list.next; at != &engines->list && n < max; at = at->next) {
-        const engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
+        engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
         dt_engine_snapshot_t shot;
         dt_engine_page_read(engine->page, dt_loop_now_ns(), &shot);
         dtorch__v1__engine__init(&list[n]);
         list[n].id = engine->id;
         list[n].pid = (uint32_t)engine->pid;
-        list[n].device = -1;
+        list[n].device = engine->device;
         list[n].state = state_of(engine, &shot);
         list[n].progress = shot.progress;
         list[n].started_wall_ms = engine->started_wall_ms;
-        list[n].backend = backend;
+        list[n].backend = engine->backend;
         list_at[n] = &list[n];
         n++;
     }

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "dtorch/v1/worker.pb-c.h"
 #include "engine_cgroup.h"
+#include "engine_door.h"
 #include "loop/loop.h"
 
 #define DT_ENGINES_MAX            256
@@ -40,6 +41,15 @@ typedef struct dt_engines_options {
      * not set. */
     void (*event)(void *arg, const Dtorch__V1__EngineEvent *event);
     void (*changed)(void *arg); /* what dt_engines_list() gives is another list now */
+    /* Tell what an engine for `device` has to load; -1: for a spare, the choice is free. False: not
+     * known yet, dt_engines_refresh() says when. NULL: engines without a device. */
+    bool (*setup)(void *arg, int32_t device, dt_engine_setup_t *ret_setup);
+    /* For engines that were taken, each may be NULL: it is warm; it is gone (the event is
+     * borrowed); it rang; it says that an instance was refused. */
+    void (*ready)(void *arg, uint32_t engine);
+    void (*lost)(void *arg, uint32_t engine, const Dtorch__V1__EngineEvent *event);
+    void (*bell)(void *arg, uint32_t engine);
+    void (*refused)(void *arg, uint32_t engine, uint32_t instance, const char *text);
     void *arg;
 } dt_engines_options_t;
 
@@ -66,6 +76,26 @@ DT_MUST_USE dt_status_t dt_engines_create(const dt_engines_options_t *options,
 /* Start the spares, and keep their number from now on. */
 void dt_engines_start(dt_engines_t *engines);
 void dt_engines_set_spares(dt_engines_t *engines, int32_t spare_count);
+
+/* What options.setup says is another thing now. */
+void dt_engines_refresh(dt_engines_t *engines);
+
+/* Take an engine for `device`: a warm spare, else a new one, which will call options.ready. It is
+ * no spare any more; another is started in its place. Ownership: until it is lost or given back
+ * with dt_engines_end(). Errors: AGAIN (devices not known yet), LIMIT, NOMEM, what starting can
+ * say. */
+DT_MUST_USE dt_status_t dt_engines_take(dt_engines_t *engines, int32_t device, uint32_t *ret_engine,
+                                        dt_error_t *err);
+bool dt_engines_is_ready(const dt_engines_t *engines, uint32_t engine);
+/* Its doors; NULL: there is no such engine. Borrowed until it is lost or ended. */
+dt_engine_door_t *dt_engines_door(dt_engines_t *engines, uint32_t engine);
+/* Say something with descriptors. Errors: PEER (gone), AGAIN (it does not read). */
+DT_MUST_USE dt_status_t dt_engines_say(dt_engines_t *engines, uint32_t engine, uint32_t kind,
+                                       uint32_t value, const int *fds, int fd_count);
+/* Kill an engine that must not go on; options.lost runs when that is seen. */
+void dt_engines_kill(dt_engines_t *engines, uint32_t engine);
+/* End a taken engine; options.lost does not run. */
+void dt_engines_end(dt_engines_t *engines, uint32_t engine);
 
 /* Whether the first spare is warm or has failed, or none is wanted. */
 bool dt_engines_is_settled(const dt_engines_t *engines);

@@ -1,0 +1,286 @@
+/* The executor's inside, shared by the engine_exec*.c files:
+ *   engine_exec.c         sessions, turns, sleeping
+ *   engine_exec_table.c   tensors by id, storages, causes
+ *   engine_exec_plan.c    definitions: plans, meshes; the check of a first execution
+ *   engine_exec_run.c     records: operators, frees, fetches, uploads, seeds, marks
+ *   engine_exec_error.c   the first cause of a failure, as bytes
+ *   engine_exec_bulk.c    tensor bytes in and out
+ *   engine_exec_report.c  what goes up: reports, statistics, lists
+ *   engine_exec_memory.c  blocks for the backend */
+#ifndef DT_WORKERD_ENGINE_EXEC_INTERNAL_H
+#define DT_WORKERD_ENGINE_EXEC_INTERNAL_H
+#include "base/arena.h"
+#include "base/list.h"
+#include "engine_exec.h"
+#include "wire/record.h"
+#include "wire/signature.h"
+
+#define DT_EXEC_SCRATCH_BYTES (32u << 10)
+#define DT_EXEC_ROOM_BYTES    (24u << 10) /* what one record may put into the up ring */
+#define DT_EXEC_PLAN_BYTES    (8u << 20)  /* of one plan */
+#define DT_EXEC_MESH_MANY     UINT32_MAX  /* a mesh of several vdevs */
+#define DT_EXEC_MESH_NONE     (UINT32_MAX - 1)
+
+typedef struct dt_exec_session dt_exec_session_t;
+
+/* The first cause: a packed OperatorError. */
+typedef struct dt_exec_cause {
+    uint32_t refs; /* storages, and the one who made it */
+    uint32_t size;
+    uint64_t sequence;
+    uint64_t skipped; /* operators not run because of it */
+    uint8_t bytes[];
+} dt_exec_cause_t;
+
+struct dt_exec_upload;
+
+/* Memory that tensors share. */
+typedef struct dt_exec_storage {
+    uint32_t refs; /* tensors */
+    uint32_t vdev;
+    uint64_t version;       /* sequence that wrote it last */
+    dt_exec_cause_t *cause; /* poisoned; NULL: sound */
+    union {
+        struct dt_exec_upload *upload;     /* bytes that have not come yet; NULL: none */
+        struct dt_exec_storage *next_free; /* of a free one */
+    };
+} dt_exec_storage_t;
+
+#define DT_EXEC_STORAGE_BATCH 256u
+typedef struct dt_exec_storage_batch {
+    struct dt_exec_storage_batch *next;
+    dt_exec_storage_t storages[DT_EXEC_STORAGE_BATCH];
+} dt_exec_storage_batch_t;
+
+typedef struct dt_exec_tensor {
+    uint64_t id;  /* 0: empty place */
+    void *handle; /* NULL: poisoned */
+    dt_exec_storage_t *storage;
+} dt_exec_tensor_t;
+
+typedef struct dt_exec_table {
+    dt_exec_tensor_t *places; /* (mask + 1) open addressing; NULL before the first */
+    uint64_t mask;
+    uint64_t count;
+    unsigned shift;
+} dt_exec_table_t;
+
+typedef struct dt_exec_stat {
+    char *name;
+    uint64_t count, device_ns, bytes, errors;
+    bool is_changed;
+} dt_exec_stat_t;
+
+typedef struct dt_exec_plan {
+    void *op;
+    dt_value_t *args;                /* (arg_count) with places for handles and numbers */
+    void ***input_at;                /* (input_count) where each handle goes */
+    uint32_t *dynamic_at;            /* (dynamic_count) which argument each number is */
+    const dt_signature_t *signature; /* in `arena`, which holds the above too */
+    uint64_t bytes;                  /* of inputs and outputs, for statistics */
+    dt_exec_stat_t *stat;
+    uint32_t vdev;
+    uint32_t stream;     /* the device's number of the random stream of operators that name none */
+    bool is_mine;        /* this engine runs that vdev */
+    bool is_checked;     /* its first execution was as the signature says */
+    dt_error_t *refused; /* why it cannot run, in `arena`; NULL: it can */
+    uint64_t name_words[sizeof((dt_engine_page_t *)0)->op_name / sizeof(uint64_t)];
+    uint32_t name_count; /* of words that are not all zero, and one */
+    dt_arena_t arena;
+} dt_exec_plan_t;
+
+/* Bytes of a tensor that come in from outside. */
+typedef struct dt_exec_upload {
+    dt_list_t link; /* in session.uploads */
+    uint64_t transfer;
+    void *handle; /* a reference of its own is not needed: it goes with the storage */
+    dt_exec_storage_t *storage;
+    uint64_t offset; /* in the tensor */
+    uint64_t size;
+    uint64_t received;
+} dt_exec_upload_t;
+
+/* Bytes of a tensor on their way out: a copy of what was fetched. */
+typedef struct dt_exec_download {
+    dt_list_t link; /* in session.downloads */
+    uint64_t transfer;
+    uint64_t size;
+    uint64_t sent;
+    uint64_t received;
+    uint8_t *bytes;
+} dt_exec_download_t;
+
+/* A chunk that came before its UPLOAD. */
+typedef struct dt_exec_early {
+    dt_list_t link; /* in session.early */
+    dt_channel_chunk_t head;
+    uint32_t size;
+    uint8_t bytes[];
+} dt_exec_early_t;
+
+typedef struct dt_exec_stream {
+    uint32_t vdev;
+    uint32_t stream; /* the session's number */
+    uint32_t number; /* the device's */
+} dt_exec_stream_t;
+
+struct dt_exec_session {
+    dt_exec_t *exec;
+    uint32_t instance;
+    uint64_t id;
+    dt_exec_memory_t memory;
+    dt_ring_reader_t frames;
+    dt_ring_reader_t bulk;
+    dt_ring_writer_t up;
+    char node[64];
+    uint32_t device;
+    uint32_t *vdevs; /* (vdev_count) rising */
+    uint32_t vdev_count;
+
+    dt_frame_reader_t reader;
+    dt_record_t *record; /* decoded; kept while it waits for bytes */
+    bool has_frame;
+    bool has_record;  /* it waits to be performed */
+    bool is_waiting;  /* for bytes of an upload */
+    bool is_blocked;  /* for room in the up ring */
+    bool is_stuck;    /* a chunk that came early has no room yet */
+    bool has_emitted; /* something went up since room was looked for */
+    bool is_broken;   /* nothing more is performed; `broken` says why */
+    dt_error_t broken;
+    uint64_t next;         /* sequence that is performed next; 0: the first frame says */
+    uint64_t reported;     /* last `executed` told */
+    uint64_t payload;      /* bytes performed and not told */
+    int64_t unreported_ns; /* when the oldest of them was performed; 0: none */
+
+    dt_exec_table_t tensors;
+    dt_exec_plan_t **plans;
+    uint32_t plan_count; /* places */
+    uint32_t *meshes;    /* by id: its vdev, or one of DT_EXEC_MESH_* */
+    uint32_t mesh_count;
+    dt_exec_stat_t **stats; /* (stat_count) in order of their first definition */
+    uint32_t stat_count;
+    bool has_stats;        /* some changed and were not told */
+    int64_t stats_told_ns; /* when they were told last */
+    dt_exec_stream_t *streams;
+    uint32_t stream_count;
+    char **sources; /* by number */
+    uint32_t source_count;
+    const char *source; /* where operators come from now; NULL: not told */
+    char ranges[DT_EXEC_RANGES_MAX][128];
+    uint32_t range_depth;
+    int64_t poison_since_ns;
+    uint32_t poison_count; /* told in the second that began then */
+
+    dt_list_t uploads;
+    dt_list_t downloads;
+    uint32_t download_count;
+    dt_list_t early;
+    uint64_t early_bytes;
+    uint64_t last_transfer; /* of an UPLOAD that was performed */
+    uint64_t ahead_bytes;   /* of downloads sent and not received */
+};
+
+struct dt_exec {
+    dt_exec_options_t options;
+    dt_exec_session_t *sessions[DT_EXEC_SESSIONS_MAX]; /* (session_count) in turn */
+    uint32_t session_count;
+    uint32_t turn;         /* whose turn is next */
+    int64_t now_ns;        /* read after the last thing that took time */
+    int64_t idle_since_ns; /* 0: not idle, or trimmed */
+    uint64_t progress;
+    uint64_t device_ns;
+    const dt_exec_plan_t *named; /* whose name is in the page */
+    uint32_t stream_last;        /* number of a random stream given out */
+    uint32_t stream_now;         /* in use for operators that name none */
+    dt_exec_storage_t *storage_free;
+    dt_exec_storage_batch_t *storage_batches; /* all there are */
+    void **results;                           /* (DT_RECORD_OUTPUTS_MAX) */
+    uint8_t *scratch;                         /* (DT_EXEC_SCRATCH_BYTES) */
+    dt_error_t err;
+};
+
+static inline int64_t dt_exec_now(dt_exec_t *exec)
+{
+    return exec->now_ns = dt_clock_mono_ns(exec->options.clock);
+}
+
+/* ---- engine_exec_table.c ---- */
+
+dt_exec_tensor_t *dt_exec_find(const dt_exec_table_t *table, uint64_t id); /* NULL: not here */
+/* Enter an id that must not be there (an older one is freed). False: no memory. */
+bool dt_exec_enter(dt_exec_session_t *session, uint64_t id, void *handle,
+                   dt_exec_storage_t *storage);
+/* Free a tensor: the handle, and the storage with its last one. */
+void dt_exec_drop(dt_exec_session_t *session, dt_exec_tensor_t *tensor);
+void dt_exec_table_fini(dt_exec_session_t *session);
+dt_exec_storage_t *dt_exec_storage_new(dt_exec_t *exec, uint32_t vdev, uint64_t version);
+void dt_exec_storage_unref(dt_exec_session_t *session, dt_exec_storage_t *storage);
+/* Poison what tensors share; an earlier cause stays. Takes a reference of its own. */
+void dt_exec_poison(dt_exec_storage_t *storage, dt_exec_cause_t *cause);
+void dt_exec_cause_unref(dt_exec_cause_t *cause); /* NULL is fine */
+
+/* ---- engine_exec_plan.c ---- */
+
+void dt_exec_define_plan(dt_exec_session_t *session, const dt_record_t *record);
+void dt_exec_define_mesh(dt_exec_session_t *session, const dt_record_t *record);
+void dt_exec_plan_free(dt_exec_plan_t *plan);
+/* The vdev of a layout: a number, or one of DT_EXEC_MESH_*. */
+uint32_t dt_exec_vdev_of(const dt_exec_session_t *session, const dt_layout_t *layout);
+bool dt_exec_is_mine(const dt_exec_session_t *session, uint32_t vdev);
+/* Compare what came out with what was said. Errors: INVALID, the text names the difference. */
+dt_status_t dt_exec_check(dt_exec_session_t *session, const dt_exec_plan_t *plan,
+                          void *const *results, uint32_t count, dt_error_t *err);
+/* The device's number of a session's random stream; made when it is new. False: too many. */
+bool dt_exec_stream(dt_exec_session_t *session, uint32_t vdev, uint32_t stream,
+                    uint32_t *ret_number);
+
+/* ---- engine_exec_run.c ---- */
+
+/* Perform session->record. False: it waits for bytes or for room; call again later. */
+bool dt_exec_perform(dt_exec_session_t *session);
+
+/* ---- engine_exec_error.c ---- */
+
+/* Make the cause of a failure. `plan` may be NULL: then `what` names it. NULL: no memory. */
+dt_exec_cause_t *dt_exec_cause_new(dt_exec_session_t *session, uint64_t sequence,
+                                   const dt_exec_plan_t *plan, const char *what, uint32_t vdev,
+                                   const char *kind, const dt_error_t *err);
+/* "IndexError", or what else the backend's number says. */
+const char *dt_exec_error_kind(const dt_error_t *err);
+/* Make one line of UTF-8 of what a backend said. */
+void dt_exec_text_clean(char *out, size_t size, const char *text);
+
+/* ---- engine_exec_bulk.c ---- */
+
+void dt_exec_bulk_read(dt_exec_session_t *session);  /* chunks that came */
+bool dt_exec_bulk_write(dt_exec_session_t *session); /* chunks that can go; whether one did */
+bool dt_exec_bulk_can_write(dt_exec_session_t *session);
+/* Begin an upload that was performed now; chunks that came early are used. False: no memory. */
+bool dt_exec_upload_begin(dt_exec_session_t *session, const dt_record_t *record,
+                          dt_exec_tensor_t *tensor);
+/* The storage goes before its bytes came. */
+void dt_exec_upload_end(dt_exec_session_t *session, dt_exec_upload_t *upload);
+/* Keep a copy of a tensor to be sent. Errors: LIMIT. */
+dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer, void *handle,
+                                   uint64_t size, dt_error_t *err);
+void dt_exec_bulk_fini(dt_exec_session_t *session);
+
+/* ---- engine_exec_report.c ---- */
+
+/* Put a field of WorkerSessionUp. The room was looked at before: what does not fit ends the session
+ * at the agent, which sees a gap. */
+void dt_exec_up(dt_exec_session_t *session, unsigned field, const void *body, size_t size);
+bool dt_exec_has_room(dt_exec_session_t *session); /* for one more record; else it is blocked */
+void dt_exec_result_error(dt_exec_session_t *session, uint64_t future, dt_exec_cause_t *cause);
+void dt_exec_tell_poison(dt_exec_session_t *session, dt_exec_cause_t *cause);
+void dt_exec_report(dt_exec_session_t *session);       /* Executed, if there is news */
+void dt_exec_report_stats(dt_exec_session_t *session); /* what changed */
+void dt_exec_list(dt_exec_session_t *session, uint32_t limit);
+dt_exec_stat_t *dt_exec_stat(dt_exec_session_t *session, const char *name); /* NULL: no memory */
+
+/* ---- engine_exec_memory.c ---- */
+
+/* Blocks of this thread come from `arena` from now on; NULL: from the heap. */
+void dt_exec_memory_use(dt_shm_arena_t *arena);
+
+#endif

@@ -1,0 +1,321 @@
+/* Definitions. A plan is decoded once into the very arguments that the backend is called with; an
+ * operator record then only puts handles and numbers into their places. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_exec_internal.h"
+
+/* ---- meshes ---- */
+
+/* Make room for index `at` in an array of `count` places that grows by doubling. */
+static bool array_reach(void **array, uint32_t *count, size_t element_bytes, uint32_t at)
+{
+    uint32_t bigger = *count ? *count : 64;
+    if (at < *count)
+        return true;
+    while (bigger <= at)
+        bigger *= 2;
+    uint8_t *grown = realloc(*array, bigger * element_bytes);
+    if (!grown)
+        return false;
+    memset(grown + *count * element_bytes, 0, (bigger - *count) * element_bytes);
+    *array = grown;
+    *count = bigger;
+    return true;
+}
+
+static void session_break(dt_exec_session_t *session, const char *what)
+{
+    session->is_broken = true;
+    (void)dt_fail(&session->broken, DT_ERR_NOMEM, "dt", 0,
+                  "the engine has no memory for %s of this session", what);
+}
+
+/* What is stored is 1 + vdev, so that zero is "not defined". */
+void dt_exec_define_mesh(dt_exec_session_t *session, const dt_record_t *record)
+{
+    const dt_record_mesh_t *mesh = &record->mesh;
+    void *array = session->meshes;
+    if (!array_reach(&array, &session->mesh_count, sizeof *session->meshes, mesh->id)) {
+        session_break(session, "the meshes");
+        return;
+    }
+    session->meshes = array;
+    bool is_one = mesh->vdev_count == 1 && mesh->vdevs[0] < DT_CHANNEL_VDEVS_MAX;
+    session->meshes[mesh->id] = is_one ? 1 + (uint32_t)mesh->vdevs[0] : DT_EXEC_MESH_MANY;
+}
+
+uint32_t dt_exec_vdev_of(const dt_exec_session_t *session, const dt_layout_t *layout)
+{
+    uint32_t stored = layout->mesh < session->mesh_count ? session->meshes[layout->mesh] : 0;
+    if (stored == DT_EXEC_MESH_MANY)
+        return DT_EXEC_MESH_MANY;
+    if (stored > 0)
+        return stored - 1;
+    return layout->mesh == 0 ? 0 : DT_EXEC_MESH_NONE;
+}
+
+bool dt_exec_is_mine(const dt_exec_session_t *session, uint32_t vdev)
+{
+    uint32_t low = 0;
+    uint32_t high = session->vdev_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (session->vdevs[middle] == vdev)
+            return true;
+        if (session->vdevs[middle] < vdev)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}
+
+/* ---- random streams ---- */
+
+bool dt_exec_stream(dt_exec_session_t *session, uint32_t vdev, uint32_t stream,
+                    uint32_t *ret_number)
+{
+    for (uint32_t i = 0; i < session->stream_count; i++)
+        if (session->streams[i].vdev == vdev && session->streams[i].stream == stream) {
+            *ret_number = session->streams[i].number;
+            return true;
+        }
+    if (session->stream_count == DT_EXEC_STREAMS_MAX)
+        return false;
+    if ((session->stream_count & (session->stream_count + 1)) == 0) { /* 0, 1, 3, 7, ... */
+        size_t places = 2 * (size_t)session->stream_count + 1;
+        dt_exec_stream_t *grown = realloc(session->streams, places * sizeof *grown);
+        if (!grown)
+            return false;
+        session->streams = grown;
+    }
+    *ret_number = ++session->exec->stream_last;
+    session->streams[session->stream_count++] = (dt_exec_stream_t){vdev, stream, *ret_number};
+    return true;
+}
+
+/* ---- plans ---- */
+
+void dt_exec_plan_free(dt_exec_plan_t *plan)
+{
+    if (!plan)
+        return;
+    dt_arena_fini(&plan->arena);
+    free(plan);
+}
+
+/* The plan cannot run; each use of it is an error with this text. */
+static void refuse(dt_exec_plan_t *plan, const dt_error_t *err)
+{
+    plan->refused = dt_arena_alloc(&plan->arena, sizeof *plan->refused);
+    if (plan->refused)
+        *plan->refused = *err;
+}
+
+/* Which vdev runs it: that of its tensors, which must be one. */
+static dt_status_t find_vdev(const dt_exec_session_t *session, dt_exec_plan_t *plan,
+                             dt_error_t *err)
+{
+    const dt_signature_t *sig = plan->signature;
+    uint32_t vdev = DT_EXEC_MESH_NONE;
+    for (uint32_t i = 0; i < sig->input_count + sig->output_count; i++) {
+        const dt_signature_tensor_t *tensor =
+            i < sig->input_count ? &sig->inputs[i] : &sig->outputs[i - sig->input_count];
+        if (i >= sig->input_count && tensor->alias == DT_ALIAS_NONE)
+            continue;
+        uint32_t here = dt_exec_vdev_of(session, &tensor->layout);
+        if (here >= DT_EXEC_MESH_NONE || (vdev != DT_EXEC_MESH_NONE && here != vdev))
+            return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0,
+                           "%s: distributed tensors are not served by this version", sig->name);
+        vdev = here;
+    }
+    plan->vdev = vdev == DT_EXEC_MESH_NONE ? 0 : vdev;
+    plan->is_mine = dt_exec_is_mine(session, plan->vdev);
+    return DT_OK;
+}
+
+/* Handles of a Tensor[] argument, None as NULL. */
+static bool place_list(dt_exec_plan_t *plan, dt_value_t *arg, uint32_t *input)
+{
+    void **handles = dt_arena_calloc(&plan->arena, arg->count ? arg->count : 1, sizeof *handles);
+    if (!handles)
+        return false;
+    for (uint32_t i = 0; i < arg->count; i++)
+        if (arg->ids[i] != 0)
+            plan->input_at[(*input)++] = &handles[i];
+    arg->handles = handles;
+    return true;
+}
+
+static dt_status_t place_args(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err)
+{
+    const dt_signature_t *sig = plan->signature;
+    uint32_t input = 0;
+    uint32_t dynamic = 0;
+    plan->args = dt_arena_calloc(&plan->arena, sig->arg_count, sizeof *plan->args);
+    plan->input_at = dt_arena_calloc(&plan->arena, sig->input_count, sizeof *plan->input_at);
+    plan->dynamic_at = dt_arena_calloc(&plan->arena, sig->dynamic_count, sizeof *plan->dynamic_at);
+    if (!plan->args || !plan->input_at || !plan->dynamic_at)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
+    if (!dt_exec_stream(session, plan->vdev, 0, &plan->stream))
+        return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_STREAMS_MAX, "more than %u random streams",
+                       DT_EXEC_STREAMS_MAX);
+    for (uint32_t i = 0; i < sig->arg_count; i++) {
+        dt_value_t *arg = &plan->args[i];
+        uint32_t number;
+        *arg = sig->args[i];
+        if (arg->tag == DT_VALUE_TENSOR || arg->tag == DT_VALUE_STORAGE)
+            plan->input_at[input++] = &arg->handle;
+        else if (arg->tag == DT_VALUE_DYNAMIC)
+            plan->dynamic_at[dynamic++] = i;
+        else if (arg->tag == DT_VALUE_TENSORS && !place_list(plan, arg, &input))
+            return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
+        else if (arg->tag == DT_VALUE_GENERATOR) {
+            if (!dt_exec_stream(session, plan->vdev, (uint32_t)arg->number, &number))
+                return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_STREAMS_MAX,
+                               "more than %u random streams", DT_EXEC_STREAMS_MAX);
+            arg->number = number;
+        }
+    }
+    return DT_OK;
+}
+
+static uint64_t bytes_of(const dt_signature_t *sig)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < sig->input_count; i++)
+        bytes += (uint64_t)dt_meta_bytes(&sig->inputs[i].meta);
+    for (uint32_t i = 0; i < sig->output_count; i++)
+        if (sig->outputs[i].alias != DT_ALIAS_NONE)
+            bytes += (uint64_t)dt_meta_bytes(&sig->outputs[i].meta);
+    return bytes;
+}
+
+static void name_words(dt_exec_plan_t *plan)
+{
+    const char *name = plan->signature->name;
+    size_t length = strnlen(name, DT_ENGINE_PAGE_NAME_MAX);
+    memcpy(plan->name_words, name, length);
+    plan->name_count = (uint32_t)(length / sizeof(uint64_t)) + 1;
+}
+
+/* Make everything of a plan but its place in the table. */
+static dt_status_t plan_prepare(dt_exec_session_t *session, dt_exec_plan_t *plan,
+                                dt_cursor_t *cursor, dt_error_t *err)
+{
+    const dt_exec_options_t *options = &session->exec->options;
+    dt_status_t status = find_vdev(session, plan, err);
+    if (status == DT_OK && !plan->is_mine)
+        return DT_OK;
+    if (status == DT_OK && (dt_cursor_bounded(cursor, DT_RECORD_STEP_MAX) > 0 || cursor->error))
+        status = dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0,
+                         "%s: a plan with transfers is not served by this version",
+                         plan->signature->name);
+    if (status == DT_OK)
+        status = place_args(session, plan, err);
+    if (status == DT_OK)
+        status = options->backend->op_find(options->device, plan->signature->name, &plan->op, err);
+    plan->bytes = bytes_of(plan->signature);
+    plan->is_checked = (plan->signature->flags & DT_SIGNATURE_DATA_DEPENDENT) != 0;
+    name_words(plan);
+    plan->stat = dt_exec_stat(session, plan->signature->name);
+    if (!plan->stat)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for statistics");
+    return status;
+}
+
+void dt_exec_define_plan(dt_exec_session_t *session, const dt_record_t *record)
+{
+    dt_signature_t *sig;
+    dt_error_t err = {0};
+    dt_cursor_t cursor = {record->definition.body,
+                          record->definition.body + record->definition.body_bytes, 0};
+    uint32_t id = record->definition.id;
+    void *array = session->plans;
+    dt_exec_plan_t *plan = calloc(1, sizeof *plan);
+    if (!plan || !array_reach(&array, &session->plan_count, sizeof(dt_exec_plan_t *), id)) {
+        free(plan);
+        session_break(session, "the signatures");
+        return;
+    }
+    session->plans = array;
+    dt_arena_init(&plan->arena, DT_EXEC_PLAN_BYTES);
+    if (dt_signature_decode(&cursor, &plan->arena, &sig) != 0) {
+        dt_exec_plan_free(plan); /* the controller has decoded it before, so it is memory */
+        session_break(session, "a signature");
+        return;
+    }
+    plan->signature = sig;
+    if (plan_prepare(session, plan, &cursor, &err) != DT_OK) {
+        plan->is_mine = plan->is_mine || plan->vdev == 0;
+        refuse(plan, &err);
+    }
+    if (session->exec->named == session->plans[id])
+        session->exec->named = NULL;
+    dt_exec_plan_free(session->plans[id]);
+    session->plans[id] = plan;
+}
+
+/* ---- the check ---- */
+
+static dt_status_t check_alias(dt_exec_session_t *session, const dt_exec_plan_t *plan,
+                               const dt_signature_tensor_t *said, uint32_t output,
+                               const void *storage, dt_error_t *err)
+{
+    const dt_exec_options_t *options = &session->exec->options;
+    const dt_signature_t *sig = plan->signature;
+    for (uint32_t k = 0; k < sig->input_count; k++) {
+        dt_backend_tensor_t input;
+        dt_error_t ignored = {0};
+        bool is_it = said->alias != DT_ALIAS_FRESH && said->input == k;
+        if (said->alias != DT_ALIAS_FRESH && !is_it)
+            continue; /* inputs may share storage among themselves */
+        if (options->backend->tensor_info(options->device, *plan->input_at[k], &input, &ignored) !=
+            DT_OK)
+            continue;
+        bool is_shared = storage && input.storage == storage;
+        if (is_it && !is_shared)
+            return dt_fail(err, DT_ERR_INVALID, "dt", output,
+                           "output %u was said to share the storage of input %u and does not",
+                           output, k);
+        if (!is_it && is_shared)
+            return dt_fail(err, DT_ERR_INVALID, "dt", output,
+                           "output %u was said to be new and shares the storage of input %u",
+                           output, k);
+    }
+    return DT_OK;
+}
+
+static dt_status_t check_output(dt_exec_session_t *session, const dt_exec_plan_t *plan,
+                                uint32_t output, void *result, dt_error_t *err)
+{
+    const dt_exec_options_t *options = &session->exec->options;
+    const dt_signature_tensor_t *said = &plan->signature->outputs[output];
+    dt_backend_tensor_t is;
+    char text[2][128];
+    if ((said->alias == DT_ALIAS_NONE) != (result == NULL))
+        return dt_fail(err, DT_ERR_INVALID, "dt", output, "output %u was said to be %s and is %s",
+                       output, result ? "undefined" : "a tensor", result ? "one" : "undefined");
+    if (!result)
+        return DT_OK;
+    DT_TRY(options->backend->tensor_info(options->device, result, &is, err));
+    if (!dt_meta_equal(&is.meta, &said->meta)) {
+        dt_meta_print(&said->meta, text[0], sizeof text[0]);
+        dt_meta_print(&is.meta, text[1], sizeof text[1]);
+        return dt_fail(err, DT_ERR_INVALID, "dt", output, "output %u was said to be %s and is %s",
+                       output, text[0], text[1]);
+    }
+    return check_alias(session, plan, said, output, is.storage, err);
+}
+
+dt_status_t dt_exec_check(dt_exec_session_t *session, const dt_exec_plan_t *plan,
+                          void *const *results, uint32_t count, dt_error_t *err)
+{
+    if (count != plan->signature->output_count)
+        return dt_fail(err, DT_ERR_INVALID, "dt", count, "%u outputs were said and there are %u",
+                       plan->signature->output_count, count);
+    for (uint32_t i = 0; i < count; i++)
+        DT_TRY(check_output(session, plan, i, results[i], err));
+    return DT_OK;
+}

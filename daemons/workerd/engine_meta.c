@@ -1,0 +1,232 @@
+#include "engine_meta.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "dtorch/v1/session.pb-c.h"
+#include "engine_exec_internal.h"
+#include "wire/signature.h"
+#include "wire/wire.h"
+
+#define DT_ENGINE_META_ARENA_MAX (32u << 20)
+
+struct dt_engine_meta {
+    const dt_backend_t *backend;
+    void *device;
+    int wake;
+    _Atomic bool is_stopping;
+    pthread_t thread;
+    dt_ring_reader_t queries;
+    dt_ring_writer_t answers;
+    dt_arena_t arena;
+};
+
+/* ---- one query ---- */
+
+typedef struct meta_work {
+    const dt_backend_t *backend;
+    void *device;
+    dt_arena_t *arena;
+    const dt_signature_t *sig;
+    dt_backend_output_t *outputs; /* (output_count) */
+    uint32_t output_count;
+} meta_work_t;
+
+/* op_infer wants handles where there are tensors, in lists too: 1 stands for one. */
+static dt_status_t infer(meta_work_t *work, dt_error_t *err)
+{
+    void *op;
+    const dt_signature_t *sig = work->sig;
+    dt_meta_t *inputs = dt_arena_calloc(work->arena, sig->input_count, sizeof *inputs);
+    work->outputs = dt_arena_calloc(work->arena, DT_RECORD_OUTPUTS_MAX, sizeof *work->outputs);
+    if (!inputs || !work->outputs)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
+    for (uint32_t i = 0; i < sig->input_count; i++)
+        inputs[i] = sig->inputs[i].meta;
+    DT_TRY(work->backend->op_find(work->device, sig->name, &op, err));
+    if (!work->backend->op_infer)
+        return DT_ERR_AGAIN;
+    return work->backend->op_infer(work->device, op, sig->args, sig->arg_count, inputs,
+                                   sig->input_count, work->outputs, DT_RECORD_OUTPUTS_MAX,
+                                   &work->output_count, err);
+}
+
+/* The signature again, with what was learnt. Outputs lie where the inputs do. */
+static dt_status_t signature_fill(meta_work_t *work, dt_buf_t *buf, dt_error_t *err)
+{
+    dt_signature_t filled = *work->sig;
+    dt_signature_tensor_t *outputs =
+        dt_arena_calloc(work->arena, work->output_count, sizeof *outputs);
+    if (!outputs)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
+    for (uint32_t i = 0; i < work->output_count; i++) {
+        const dt_backend_output_t *from = &work->outputs[i];
+        bool is_alias = from->alias == DT_ALIAS_VIEW || from->alias == DT_ALIAS_IN_PLACE;
+        outputs[i].alias = from->alias;
+        outputs[i].input = is_alias ? from->input : 0;
+        outputs[i].meta = from->meta;
+        if (work->sig->input_count > 0)
+            outputs[i].layout =
+                work->sig
+                    ->inputs[is_alias && from->input < work->sig->input_count ? from->input : 0]
+                    .layout;
+    }
+    filled.outputs = outputs;
+    filled.output_count = work->output_count;
+    filled.flags &= ~(uint32_t)DT_SIGNATURE_UNKNOWN;
+    return dt_signature_encode(&filled, buf, err);
+}
+
+static void error_fill(Dtorch__V1__OperatorError *error, const dt_error_t *err, const char *name,
+                       uint32_t vdev, dt_arena_t *arena)
+{
+    static char empty[] = "";
+    char *text = dt_arena_alloc(arena, sizeof err->text);
+    char *kind = dt_arena_strndup(arena, dt_exec_error_kind(err), 31);
+    char *operator_name = dt_arena_strndup(arena, name, strnlen(name, DT_RECORD_NAME_MAX));
+    dtorch__v1__operator_error__init(error);
+    if (text)
+        dt_exec_text_clean(text, sizeof err->text, err->text);
+    error->code = err->code;
+    error->kind = kind ? kind : empty;
+    error->text = text ? text : empty;
+    error->operator_name = operator_name ? operator_name : empty;
+    error->vdev = vdev;
+    error->source_code = err->source_code;
+}
+
+dt_status_t dt_engine_meta_answer(const dt_backend_t *backend, void *device, dt_arena_t *arena,
+                                  uint64_t query, uint32_t vdev, const uint8_t *body, size_t size,
+                                  uint8_t **ret_answer, size_t *ret_size)
+{
+    meta_work_t work = {.backend = backend, .device = device, .arena = arena};
+    dt_cursor_t cursor = {body, body + size, 0};
+    dt_signature_t *sig = NULL;
+    dt_buf_t buf;
+    dt_error_t err = {0};
+    Dtorch__V1__WorkerSessionUp up;
+    Dtorch__V1__SigAnswer answer;
+    Dtorch__V1__OperatorError error;
+    dtorch__v1__worker_session_up__init(&up);
+    dtorch__v1__sig_answer__init(&answer);
+    dt_buf_init(&buf, DT_SIGNATURE_BYTES_MAX);
+    answer.query = query;
+    up.kind_case = DTORCH__V1__WORKER_SESSION_UP__KIND_ANSWER;
+    up.answer = &answer;
+    int malformed = dt_signature_decode(&cursor, arena, &sig);
+    dt_status_t status = malformed ? dt_frame_fail(&err, malformed, 0, "signature") : DT_OK;
+    work.sig = sig;
+    if (status == DT_OK)
+        status = infer(&work, &err);
+    if (status == DT_OK)
+        status = signature_fill(&work, &buf, &err);
+    if (status == DT_OK) {
+        answer.signature.data = buf.data;
+        answer.signature.len = buf.len;
+    } else if (status == DT_ERR_AGAIN) {
+        answer.needs_execution = true;
+    } else {
+        err.code = status;
+        error_fill(&error, &err, sig ? sig->name : "signature", vdev, arena);
+        answer.error = &error;
+    }
+    status = dt_wire_pack(&up.base, arena, ret_answer, ret_size);
+    dt_buf_fini(&buf);
+    return status;
+}
+
+/* ---- the thread ---- */
+
+static void query_take(dt_engine_meta_t *meta, const dt_ring_message_t *message)
+{
+    uint64_t query;
+    uint32_t vdev;
+    uint8_t *answer;
+    size_t size;
+    if (message->size < DT_CHANNEL_QUERY_HEAD)
+        return;
+    memcpy(&query, message->bytes, sizeof query);
+    memcpy(&vdev, message->bytes + sizeof query, sizeof vdev);
+    dt_arena_reset(&meta->arena);
+    dt_status_t status =
+        dt_engine_meta_answer(meta->backend, meta->device, &meta->arena, query, vdev,
+                              message->bytes + DT_CHANNEL_QUERY_HEAD,
+                              message->size - DT_CHANNEL_QUERY_HEAD, &answer, &size);
+    if (status == DT_OK)
+        status = dt_ring_write(&meta->answers, message->kind, answer, size, NULL);
+    if (status != DT_OK) /* room was looked at: it is memory, and the controller asks again */
+        dt_arena_reset(&meta->arena);
+}
+
+static void meta_sleep(dt_engine_meta_t *meta)
+{
+    struct pollfd fd = {.fd = meta->wake, .events = POLLIN};
+    (void)poll(&fd, 1, -1);
+    dt_ring_wake_clear(meta->wake);
+}
+
+static void *meta_run(void *arg)
+{
+    dt_engine_meta_t *meta = arg;
+    while (!atomic_load(&meta->is_stopping)) {
+        dt_ring_message_t message;
+        if (dt_ring_room(&meta->answers) < DT_SIGNATURE_BYTES_MAX + DT_CHANNEL_QUERY_HEAD) {
+            dt_ring_want_room(&meta->answers);
+            if (dt_ring_room(&meta->answers) < DT_SIGNATURE_BYTES_MAX + DT_CHANNEL_QUERY_HEAD)
+                meta_sleep(meta);
+        } else if (dt_ring_peek(&meta->queries, &message) == DT_OK) {
+            query_take(meta, &message);
+            dt_ring_pass(&meta->queries);
+        } else if (!dt_ring_prepare_sleep(&meta->queries)) {
+            meta_sleep(meta);
+        }
+    }
+    return NULL;
+}
+
+dt_status_t dt_engine_meta_start(const dt_backend_t *backend, void *device, void *memory, int wake,
+                                 int bell, dt_engine_meta_t **ret_meta, dt_error_t *err)
+{
+    dt_channel_meta_t *head = memory;
+    uint32_t reader;
+    dt_engine_meta_t *meta = calloc(1, sizeof *meta);
+    if (!meta)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for the metadata thread");
+    meta->backend = backend;
+    meta->device = device;
+    meta->wake = wake;
+    dt_arena_init(&meta->arena, DT_ENGINE_META_ARENA_MAX);
+    dt_status_t status =
+        dt_ring_reader_init(&meta->queries, (uint8_t *)memory + DT_CHANNEL_QUERIES_AT,
+                            dt_ring_body_bytes(DT_CHANNEL_META_BYTES), &head->queries, -1, err);
+    if (status == DT_OK)
+        status = dt_ring_writer_init(&meta->answers, (uint8_t *)memory + DT_CHANNEL_ANSWERS_AT,
+                                     DT_CHANNEL_META_BYTES, err);
+    if (status == DT_OK)
+        status = dt_ring_join(&meta->answers, &head->answers, bell, &reader, err);
+    int code = status == DT_OK ? pthread_create(&meta->thread, NULL, meta_run, meta) : 0;
+    if (code)
+        status = dt_fail(err, DT_ERR_AGAIN, "errno", code, "metadata thread: %s", strerror(code));
+    if (status != DT_OK) {
+        free(meta);
+        return status;
+    }
+    *ret_meta = meta;
+    return DT_OK;
+}
+
+void dt_engine_meta_stop(dt_engine_meta_t *meta)
+{
+    if (!meta)
+        return;
+    atomic_store(&meta->is_stopping, true);
+    dt_ring_wake(meta->wake);
+    (void)pthread_join(meta->thread, NULL);
+    dt_arena_fini(&meta->arena);
+    free(meta);
+}

@@ -1,0 +1,27 @@
+/* The metadata thread: answers what an operator would return, without executing it and without
+ * waiting for what the executor does. It owns nothing but its two rings; it calls op_find and
+ * op_infer of the device, which any thread may. */
+#ifndef DT_WORKERD_ENGINE_META_H
+#define DT_WORKERD_ENGINE_META_H
+#include "base/arena.h"
+#include "device/backend.h"
+#include "engine_channel.h"
+
+typedef struct dt_engine_meta dt_engine_meta_t;
+
+/* Begin to answer what comes through `memory` (DT_CHANNEL_META_SIZE).
+ * Ownership: keeps all; gives *ret_meta, end with dt_engine_meta_stop().
+ * Errors: INVALID (no rings), NOMEM, AGAIN (no thread). */
+DT_MUST_USE dt_status_t dt_engine_meta_start(const dt_backend_t *backend, void *device,
+                                             void *memory, int wake, int bell,
+                                             dt_engine_meta_t **ret_meta, dt_error_t *err);
+void dt_engine_meta_stop(dt_engine_meta_t *meta); /* NULL is fine. Blocking: for its thread */
+
+/* Answer one query: `body` is of wire/signature.h. *ret_answer is a packed WorkerSessionUp in
+ * `arena`. Errors: NOMEM. Threads: any. */
+DT_MUST_USE dt_status_t dt_engine_meta_answer(const dt_backend_t *backend, void *device,
+                                              dt_arena_t *arena, uint64_t query, uint32_t vdev,
+                                              const uint8_t *body, size_t size,
+                                              uint8_t **ret_answer, size_t *ret_size);
+
+#endif

@@ -1,0 +1,22 @@
+/* What an agent tells an engine before it starts: which device, which backend runs it. It lies in a
+ * memory of its own at DT_ENGINE_FD_SETUP, read-only for the engine. */
+#ifndef DT_WORKERD_ENGINE_SETUP_H
+#define DT_WORKERD_ENGINE_SETUP_H
+#include <stdint.h>
+
+#include "device/backend.h"
+
+#define DT_ENGINE_SETUP_MAGIC UINT32_C(0x53455444) /* "DTES" */
+
+typedef struct dt_engine_setup {
+    uint32_t magic;
+    int32_t device;   /* index in the node, -1: none, the engine serves no session */
+    int32_t threads;  /* that one operator may use */
+    char backend[32]; /* name of a built-in one when `path` is empty */
+    char path[512];   /* of the shared object */
+    char spec[512];   /* of Devices= */
+    char seed[64];
+    dt_device_info_t info;
+} dt_engine_setup_t;
+
+#endif

@@ -1,0 +1,121 @@
+/* The node's sessions from inside:
+ *   sessions.c         instances: opening, closing, engines shared and lost
+ *   sessions_stream.c  the stream of one instance: dialing, what comes down
+ *   sessions_up.c      what goes up: kept, numbered, sent, sent again */
+#ifndef DT_WORKERD_SESSIONS_INTERNAL_H
+#define DT_WORKERD_SESSIONS_INTERNAL_H
+#include "base/arena.h"
+#include "base/list.h"
+#include "dtorch/v1/session.pb-c.h"
+#include "engine_channel.h"
+#include "sessions.h"
+
+#define DT_NODE_SESSION_KEY_BYTES 16u
+
+/* An engine that serves sessions of one isolation key. */
+typedef struct dt_node_host {
+    dt_list_t link; /* in sessions.hosts */
+    uint32_t engine;
+    uint32_t device;
+    char key[96]; /* what Isolation= makes of a session */
+    uint32_t users;
+    int64_t linger_ns; /* without users: when it is ended */
+} dt_node_host_t;
+
+/* One engine of an instance. */
+typedef struct dt_node_member {
+    dt_node_host_t *host; /* NULL: lost */
+    uint32_t device;
+    bool is_opened; /* it was told */
+    int arena_fd;
+    int channel_fd;
+    dt_channel_t *channel;
+    dt_ring_reader_t up;
+    uint32_t frames_reader; /* of the instance's rings */
+    uint32_t bulk_reader;
+    uint32_t vdev_count;
+    uint32_t *vdevs; /* our copy; the channel may be written by the engine */
+} dt_node_member_t;
+
+/* A message on its way up. */
+typedef struct dt_node_message {
+    dt_list_t link; /* in instance.kept */
+    uint64_t number;
+    uint32_t size;
+    uint8_t bytes[];
+} dt_node_message_t;
+
+/* One connection of an instance; it may end after a newer one was dialled. */
+typedef struct dt_node_stream {
+    dt_list_t link; /* in sessions.streams */
+    dt_node_sessions_t *owner;
+    struct dt_node_instance *instance; /* NULL: it only ends */
+    dt_rpc_stream_t *rpc;
+    bool is_heard; /* up_received came: what goes up may go */
+} dt_node_stream_t;
+
+typedef struct dt_node_instance {
+    dt_list_t link; /* in sessions.instances */
+    dt_node_sessions_t *owner;
+    uint32_t number; /* ours, rising */
+    uint64_t session;
+    uint64_t epoch;
+    uint8_t key[DT_NODE_SESSION_KEY_BYTES];
+    char isolation[96];
+    dt_node_member_t *members; /* (member_count) */
+    uint32_t member_count;
+    int down_fd;
+    int down_readonly_fd;
+    void *down; /* DT_CHANNEL_DOWN_BYTES */
+    dt_ring_writer_t frames;
+    dt_ring_writer_t bulk;
+    uint64_t received;        /* last sequence that came */
+    dt_node_stream_t *stream; /* NULL: none */
+    int64_t redial_ns;        /* when the next one is dialled; 0: not */
+    uint32_t dials;           /* failed in a row */
+    dt_list_t kept;
+    uint64_t kept_bytes;
+    uint64_t up_last; /* number of the last message */
+    uint64_t up_sent; /* number of the last one given to this stream */
+} dt_node_instance_t;
+
+struct dt_node_sessions {
+    dt_node_sessions_options_t options;
+    dt_list_t instances;
+    dt_list_t hosts;
+    dt_list_t streams;
+    uint32_t instance_count;
+    uint32_t last_number;
+    dt_timer_t *timer; /* redials, lingering engines */
+    dt_arena_t arena;  /* of the message at hand */
+    dt_node_sessions_stats_t stats;
+    bool is_stopping;
+    void (*stopped)(void *arg);
+    void *stopped_arg;
+};
+
+/* sessions.c */
+void dt_node_instance_end(dt_node_instance_t *instance, const char *why);
+void dt_node_schedule(dt_node_sessions_t *sessions); /* arm the timer for what is due first */
+dt_node_member_t *dt_node_member_of(dt_node_instance_t *instance, uint32_t vdev);
+/* A reader of the frames' ring (else of the bulk ring) has a cursor that cannot be: its engine is
+ * ended. */
+void dt_node_member_misbehaves(dt_node_instance_t *instance, uint32_t reader, bool is_frames);
+
+/* sessions_stream.c */
+void dt_node_stream_dial(dt_node_instance_t *instance);
+void dt_node_stream_leave(dt_node_instance_t *instance, const char *why); /* end its stream */
+
+/* sessions_up.c */
+/* Take a message over. False: no memory; the session is then ended by the caller. */
+bool dt_node_up_keep(dt_node_instance_t *instance, const uint8_t *bytes, size_t size);
+bool dt_node_up_pack(dt_node_instance_t *instance, const Dtorch__V1__WorkerSessionUp *up);
+/* The controller has taken messages up to `number`; on a new stream what is behind it is sent. */
+void dt_node_up_received(dt_node_instance_t *instance, uint64_t number);
+/* Move what the engines wrote, as far as there is room. */
+void dt_node_up_pump(dt_node_instance_t *instance);
+/* All that an engine that is gone has written, whatever the room. */
+void dt_node_up_drain(dt_node_instance_t *instance, dt_node_member_t *member);
+void dt_node_up_free(dt_node_instance_t *instance);
+
+#endif

@@ -1,0 +1,137 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "sessions_internal.h"
+
+bool dt_node_up_keep(dt_node_instance_t *instance, const uint8_t *bytes, size_t size)
+{
+    dt_node_message_t *message = malloc(sizeof *message + size);
+    if (!message)
+        return false;
+    message->number = ++instance->up_last;
+    message->size = (uint32_t)size;
+    memcpy(message->bytes, bytes, size);
+    dt_list_push(&instance->kept, &message->link);
+    instance->kept_bytes += size;
+    instance->owner->stats.messages++;
+    instance->owner->stats.message_bytes += size;
+    return true;
+}
+
+bool dt_node_up_pack(dt_node_instance_t *instance, const Dtorch__V1__WorkerSessionUp *up)
+{
+    size_t size = dtorch__v1__worker_session_up__get_packed_size(up);
+    uint8_t *bytes = malloc(size ? size : 1);
+    if (!bytes)
+        return false;
+    (void)dtorch__v1__worker_session_up__pack(up, bytes);
+    bool is_kept = dt_node_up_keep(instance, bytes, size);
+    free(bytes);
+    return is_kept;
+}
+
+static bool can_send(const dt_node_instance_t *instance)
+{
+    return instance->stream && instance->stream->is_heard &&
+           dt_rpc_stream_queued(instance->stream->rpc) < DT_NODE_SESSIONS_QUEUE_MAX;
+}
+
+/* Give what is kept and not sent to the stream. */
+static void send_kept(dt_node_instance_t *instance)
+{
+    if (instance->up_sent == instance->up_last)
+        return;
+    dt_list_t *at = instance->kept.prev;
+    /* Few are unsent, so they are found from the end. */
+    while (at != &instance->kept &&
+           DT_CONTAINER_OF(at, dt_node_message_t, link)->number > instance->up_sent)
+        at = at->prev;
+    for (at = at->next; at != &instance->kept && can_send(instance); at = at->next) {
+        const dt_node_message_t *message = DT_CONTAINER_OF(at, dt_node_message_t, link);
+        if (dt_rpc_stream_send(instance->stream->rpc, message->bytes, message->size) != DT_OK)
+            return; /* it is ending; `closed` comes */
+        instance->up_sent = message->number;
+    }
+}
+
+void dt_node_up_received(dt_node_instance_t *instance, uint64_t number)
+{
+    while (!dt_list_is_empty(&instance->kept)) {
+        dt_node_message_t *message = DT_CONTAINER_OF(instance->kept.next, dt_node_message_t, link);
+        if (message->number > number)
+            break;
+        instance->kept_bytes -= message->size;
+        dt_list_remove(&message->link);
+        free(message);
+    }
+    if (instance->stream && !instance->stream->is_heard) {
+        instance->stream->is_heard = true;
+        instance->up_sent = number < instance->up_last ? number : instance->up_last;
+        instance->dials = 0;
+    }
+    dt_node_up_pump(instance);
+}
+
+/* Take one message of an engine's ring. AGAIN: none. */
+static dt_status_t take(dt_node_instance_t *instance, dt_node_member_t *member)
+{
+    dt_ring_message_t message;
+    DT_TRY(dt_ring_peek(&member->up, &message));
+    if (message.kind == DT_CHANNEL_UP && !dt_node_up_keep(instance, message.bytes, message.size))
+        return DT_ERR_NOMEM;
+    dt_ring_pass(&member->up);
+    return DT_OK;
+}
+
+/* A ring that cannot be is an engine that must go; its end is told like any other. */
+static void engine_misbehaves(dt_node_instance_t *instance, const dt_node_member_t *member)
+{
+    dt_log_err("an engine broke its ring and is ended", DT_LOG_U("engine", member->host->engine));
+    dt_engines_kill(instance->owner->options.engines, member->host->engine);
+}
+
+void dt_node_up_pump(dt_node_instance_t *instance)
+{
+    uint64_t moved = 0;
+    send_kept(instance);
+    for (uint32_t i = 0; i < instance->member_count; i++) {
+        dt_node_member_t *member = &instance->members[i];
+        while (member->host && instance->kept_bytes < DT_NODE_SESSIONS_KEEP_BYTES) {
+            uint64_t before = instance->kept_bytes;
+            dt_status_t status =
+                moved < DT_NODE_SESSIONS_TURN_BYTES ? take(instance, member) : DT_ERR_LIMIT;
+            if (status == DT_ERR_LIMIT) { /* others' turn; ring our own bell */
+                dt_engine_door_t *door =
+                    dt_engines_door(instance->owner->options.engines, member->host->engine);
+                dt_ring_wake(door ? door->bell : -1);
+                break;
+            }
+            if (status == DT_ERR_PEER)
+                engine_misbehaves(instance, member);
+            if (status == DT_ERR_AGAIN && dt_ring_prepare_sleep(&member->up))
+                continue;
+            if (status != DT_OK)
+                break;
+            moved += instance->kept_bytes - before;
+            send_kept(instance);
+        }
+    }
+}
+
+void dt_node_up_drain(dt_node_instance_t *instance, dt_node_member_t *member)
+{
+    while (take(instance, member) == DT_OK)
+        ;
+    send_kept(instance);
+}
+
+void dt_node_up_free(dt_node_instance_t *instance)
+{
+    while (!dt_list_is_empty(&instance->kept)) {
+        dt_node_message_t *message = DT_CONTAINER_OF(instance->kept.next, dt_node_message_t, link);
+        dt_list_remove(&message->link);
+        free(message);
+    }
+    instance->kept_bytes = 0;
+}
