@@ -18,6 +18,7 @@
 #include "metrics/metrics.h"
 #include "report.h"
 #include "rpc/rpc.h"
+#include "sessions.h"
 #include "sysd/sysd.h"
 #include "tasks.h"
 #include "wire/wire.h"
@@ -50,6 +51,8 @@ typedef struct workerd {
     dt_devices_t *devices;
     dt_engine_cgroup_t cgroup;
     dt_engines_t *engines;
+    dt_node_sessions_t *sessions;
+    int32_t spare_device;  /* what spares are for: the device that a session had last; -1: any */
     dt_metrics_t *metrics; /* NULL: MetricsListen=none */
     dt_metrics_text_t metrics_text;
     dt_sigwatch_t *signals[3];
@@ -173,9 +176,104 @@ static void on_part_changed(void *arg)
     status_update(w);
 }
 
+static void on_devices_changed(void *arg)
+{
+    workerd_t *w = arg;
+    dt_engines_refresh(w->engines);
+    on_part_changed(w);
+}
+
 static void on_link_changed(void *arg)
 {
-    status_update(arg);
+    workerd_t *w = arg;
+    dt_agent_view_t view;
+    status_update(w);
+    if (!w->link || w->is_stopping || !dt_link_dialed(w->link))
+        return;
+    dt_link_view(w->link, &view);
+    dt_node_sessions_epoch(w->sessions, view.epoch);
+}
+
+/* ---- sessions ---- */
+
+static void on_session_open(void *arg, const Dtorch__V1__SessionOpen *open)
+{
+    workerd_t *w = arg;
+    if (open->n_bindings > 0)
+        w->spare_device = (int32_t)open->bindings[0]->device;
+    dt_node_sessions_open(w->sessions, open);
+}
+
+static void on_session_close(void *arg, const Dtorch__V1__SessionClose *close)
+{
+    workerd_t *w = arg;
+    dt_node_sessions_close(w->sessions, close);
+}
+
+static bool on_engine_setup(void *arg, int32_t device, dt_engine_setup_t *ret_setup)
+{
+    workerd_t *w = arg;
+    return w->devices && dt_devices_engine_setup(w->devices, w->conf, &w->identity, device,
+                                                 w->spare_device, ret_setup);
+}
+
+static void on_engine_ready(void *arg, uint32_t engine)
+{
+    workerd_t *w = arg;
+    dt_node_sessions_engine_ready(w->sessions, engine);
+}
+
+static void on_engine_lost(void *arg, uint32_t engine, const Dtorch__V1__EngineEvent *event)
+{
+    workerd_t *w = arg;
+    dt_node_sessions_engine_lost(w->sessions, engine, event);
+}
+
+static void on_engine_bell(void *arg, uint32_t engine)
+{
+    workerd_t *w = arg;
+    dt_node_sessions_engine_bell(w->sessions, engine);
+}
+
+static void on_engine_refused(void *arg, uint32_t engine, uint32_t instance, const char *text)
+{
+    workerd_t *w = arg;
+    dt_node_sessions_engine_refused(w->sessions, engine, instance, text);
+}
+
+static const char *session_address(void *arg)
+{
+    workerd_t *w = arg;
+    return w->link ? dt_link_dialed(w->link) : NULL;
+}
+
+static const dt_rpc_tls_t *session_tls(void *arg)
+{
+    workerd_t *w = arg;
+    return dt_join_tls(w->join);
+}
+
+static dt_node_isolation_t isolation_of(const dt_conf_t *conf)
+{
+    const char *word = dt_conf_enum(conf, "Isolation");
+    if (dt_str_is_equal(word, "session"))
+        return DT_NODE_ISOLATION_SESSION;
+    return dt_str_is_equal(word, "device") ? DT_NODE_ISOLATION_DEVICE : DT_NODE_ISOLATION_TENANT;
+}
+
+static dt_status_t sessions_start(workerd_t *w, dt_error_t *err)
+{
+    const dt_node_sessions_options_t options = {
+        .loop = w->loop,
+        .rpc = w->rpc,
+        .engines = w->engines,
+        .node_name = w->identity.node_name,
+        .isolation = isolation_of(w->conf),
+        .address = session_address,
+        .tls = session_tls,
+        .arg = w,
+    };
+    return dt_node_sessions_create(&options, &w->sessions, err);
 }
 
 static void on_engine_event(void *arg, const Dtorch__V1__EngineEvent *event)
@@ -263,7 +361,7 @@ static void stop(workerd_t *w, const char *reason, int exit_code)
         return;
     w->is_stopping = true;
     w->exit_code = exit_code;
-    w->still_stopping = 3;
+    w->still_stopping = 4;
     (void)dt_sysd_stopping("Ending the engines", NULL);
     dt_log_notice("stopping", DT_LOG_S("reason", reason));
     dt_timer_arm(w->stop_deadline, dt_loop_now_ns() + DT_WORKERD_STOP_NS);
@@ -272,6 +370,7 @@ static void stop(workerd_t *w, const char *reason, int exit_code)
     else
         on_part_stopped(w);
     dt_join_stop(w->join, on_part_stopped);
+    dt_node_sessions_stop(w->sessions, on_part_stopped, w);
     dt_engines_stop(w->engines, on_part_stopped);
 }
 
@@ -353,6 +452,8 @@ static void link_start(void *arg)
         .config_hash = dt_conf_hash(w->conf),
         .join = w->join,
         .changed = on_link_changed,
+        .session_open = on_session_open,
+        .session_close = on_session_close,
         .arg = w,
     };
     if (w->is_stopping)
@@ -408,7 +509,7 @@ static dt_status_t metrics_start(workerd_t *w, dt_error_t *err)
 static dt_status_t devices_start(workerd_t *w, dt_error_t *err)
 {
     dt_status_t status =
-        dt_devices_create(w->rpc, w->conf, &w->identity, on_part_changed, w, &w->devices, err);
+        dt_devices_create(w->rpc, w->conf, &w->identity, on_devices_changed, w, &w->devices, err);
     if (status == DT_ERR_INVALID)
         w->exit_code = EXIT_CONFIG;
     return status;
@@ -425,6 +526,11 @@ static dt_status_t engines_start(workerd_t *w, dt_error_t *err)
         .cgroup = &w->cgroup,
         .event = on_engine_event,
         .changed = on_part_changed,
+        .setup = on_engine_setup,
+        .ready = on_engine_ready,
+        .lost = on_engine_lost,
+        .bell = on_engine_bell,
+        .refused = on_engine_refused,
         .arg = w,
     };
     if (!dt_str_is_equal(cgroups, "no") && dt_engine_cgroup_open(&w->cgroup, err) != DT_OK) {
@@ -460,6 +566,7 @@ static dt_status_t parts_start(workerd_t *w, dt_error_t *err)
     DT_TRY(credentials_start(w, err));
     DT_TRY(metrics_start(w, err));
     DT_TRY(engines_start(w, err));
+    DT_TRY(sessions_start(w, err));
     return devices_start(w, err);
 }
 
@@ -471,6 +578,7 @@ static void parts_free(workerd_t *w)
     dt_metrics_text_fini(&w->metrics_text);
     dt_devices_free(w->devices);
     bool is_idle = dt_tasks_free(w->tasks, DT_WORKERD_TASK_GRACE_MS);
+    dt_node_sessions_free(w->sessions);
     dt_engines_free(w->engines);
     if (is_idle) {
         dt_link_free(w->link);
@@ -496,6 +604,7 @@ int dt_workerd_run(const dt_conf_cmdline_t *cmdline, dt_conf_t *conf)
     w->cmdline = cmdline;
     w->conf = conf;
     w->identity.lock_fd = -1;
+    w->spare_device = -1;
     (void)dt_sysd_log_init("dtorch-workerd");
     if (dt_log_level_from_text(dt_conf_enum(conf, "LogLevel"), &level) == DT_OK)
         dt_log_set_level(level);

@@ -1,9 +1,11 @@
 #include "devices.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/strings.h"
 
 #define DT_DEVICES_DRIFT_MS 30000
 
@@ -141,6 +143,78 @@ dt_inventory_message_t *dt_devices_message(dt_devices_t *devices)
 const dt_inventory_snapshot_t *dt_devices_snapshot(const dt_devices_t *devices)
 {
     return devices->snapshot;
+}
+
+/* ---- what engines load ---- */
+
+static const dt_device_t *device_find(const dt_inventory_snapshot_t *snapshot, int32_t index)
+{
+    for (int32_t i = 0; i < snapshot->device_count; i++)
+        if (snapshot->devices[i].index == index &&
+            snapshot->devices[i].info.health != DT_DEVICE_FAILED)
+            return &snapshot->devices[i];
+    return NULL;
+}
+
+static const dt_device_t *device_choose(const dt_inventory_snapshot_t *snapshot, int32_t preferred)
+{
+    const dt_device_t *best = device_find(snapshot, preferred);
+    for (int32_t i = 0; !best && i < snapshot->device_count; i++)
+        if (strcmp(snapshot->devices[i].backend, "torch") == 0)
+            best = device_find(snapshot, snapshot->devices[i].index);
+    for (int32_t i = 0; !best && i < snapshot->device_count; i++)
+        best = device_find(snapshot, snapshot->devices[i].index);
+    return best;
+}
+
+/* The spec that enumerated the devices; only `sim` needs it to execute, for its cost model. */
+static void spec_fill(const dt_devices_selection_t *selection, dt_engine_setup_t *setup)
+{
+    const char *topology = selection->options.sim_topology;
+    const char *spec = "";
+    if (!dt_str_is_equal(setup->backend, "sim"))
+        return;
+    for (size_t i = 0; i < selection->options.device_count; i++)
+        if (dt_str_has_prefix(selection->devices[i], "sim:"))
+            spec = selection->devices[i] + 4;
+    bool has_topology = topology && topology[0];
+    (void)snprintf(setup->spec, sizeof setup->spec, "%s%s%s", spec,
+                   spec[0] && has_topology ? "," : "", has_topology ? topology : "");
+}
+
+static void dirs_fill(const dt_devices_selection_t *selection, dt_engine_setup_t *setup)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < selection->options.backend_dir_count; i++) {
+        size_t size = strlen(selection->options.backend_dirs[i]) + 1;
+        if (at + size > sizeof setup->dirs)
+            return;
+        memcpy(setup->dirs + at, selection->options.backend_dirs[i], size);
+        at += size;
+        setup->dir_count++;
+    }
+}
+
+bool dt_devices_engine_setup(const dt_devices_t *devices, const dt_conf_t *conf,
+                             const dt_identity_t *identity, int32_t device, int32_t preferred,
+                             dt_engine_setup_t *ret_setup)
+{
+    dt_devices_selection_t selection;
+    if (!devices->snapshot)
+        return false;
+    const dt_device_t *found = device >= 0 ? device_find(devices->snapshot, device)
+                                           : device_choose(devices->snapshot, preferred);
+    if (!found)
+        return device < 0;
+    dt_devices_select(conf, identity, &selection);
+    ret_setup->device = found->index;
+    ret_setup->threads = (int32_t)dt_conf_int(conf, "EngineThreads");
+    ret_setup->info = found->info;
+    (void)dt_str_copy(ret_setup->backend, sizeof ret_setup->backend, found->backend);
+    (void)dt_str_copy(ret_setup->seed, sizeof ret_setup->seed, identity->node_id_hex);
+    spec_fill(&selection, ret_setup);
+    dirs_fill(&selection, ret_setup);
+    return true;
 }
 
 int64_t dt_devices_busy_ns(const dt_devices_t *devices)

@@ -8,6 +8,7 @@
 #include "conf/conf.h"
 #include "device/device.h"
 #include "device/loader.h"
+#include "engine_setup.h"
 #include "identity.h"
 #include "rpc/rpc.h"
 
@@ -35,6 +36,14 @@ DT_MUST_USE dt_status_t dt_devices_create(dt_rpc_t *rpc, const dt_conf_t *conf,
 /* The newest inventory, engines left out; NULL until the devices were asked the first time.
  * Ownership: borrowed until `changed` runs. */
 dt_inventory_message_t *dt_devices_message(dt_devices_t *devices);
+
+/* Tell what an engine for `device` has to load; -1: for the device that `preferred` names, else the
+ * first one that is good, torch's before others. False: the devices were not asked yet, or there is
+ * no such one. A node without devices gives -1 in ret_setup->device.
+ * Ownership: borrows `conf` and `identity`. */
+bool dt_devices_engine_setup(const dt_devices_t *devices, const dt_conf_t *conf,
+                             const dt_identity_t *identity, int32_t device, int32_t preferred,
+                             dt_engine_setup_t *ret_setup);
 
 /* For metrics and `diag`. */
 const dt_inventory_snapshot_t *dt_devices_snapshot(const dt_devices_t *devices);

@@ -47,8 +47,8 @@ typedef struct dt_channel {
     dt_ring_cursor_t bulk;
     dt_ring_cursor_t up;                    /* the agent's */
     _Alignas(64) _Atomic uint64_t executed; /* engine: last sequence executed or skipped */
-    _Atomic uint64_t running;               /* engine: sequence that runs or ran last */
-    char source[DT_CHANNEL_SOURCE_BYTES];   /* engine: the program's line of what runs */
+    _Atomic uint64_t running;             /* engine: sequence that runs; 0: none of this session */
+    char source[DT_CHANNEL_SOURCE_BYTES]; /* engine: the program's line of what runs */
     /* Agent, before the engine maps it. */
     uint64_t session;
     uint64_t limit_bytes; /* of all its tensors here */

@@ -289,6 +289,7 @@ static bool session_turn(dt_exec_session_t *session)
     bool can_go_on = was_busy && !session->is_waiting && !session->is_blocked;
     bool was_sent = dt_exec_bulk_write(session);
     tell(session, !was_busy || !session->has_record);
+    atomic_store_explicit(&session->memory.channel->running, 0, memory_order_relaxed);
     dt_exec_memory_use(NULL);
     return can_go_on || was_sent;
 }

@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/strings.h"
-#include "device/builtin.h"
-#include "device/loader.h"
+#include "device/device.h"
+#include "device/execute.h"
 #include "engine.h"
 #include "engine_channel.h"
 #include "engine_exec.h"
@@ -25,8 +25,9 @@ struct dt_engine_host {
     dt_engine_page_t *page;
     dt_engine_setup_t setup;
     dt_loader_run_t run;
-    void *device;    /* NULL: this engine has none */
-    dt_exec_t *exec; /* NULL: likewise */
+    void *device;       /* NULL: this engine has none */
+    dt_error_t refusal; /* then why not */
+    dt_exec_t *exec;    /* NULL: likewise */
     dt_engine_meta_t *meta;
     void *meta_memory; /* DT_CHANNEL_META_SIZE */
 };
@@ -40,18 +41,21 @@ typedef struct host_session {
 
 /* ---- the device ---- */
 
-static const dt_backend_t *builtin_table(const char *name)
+static uint32_t dirs_of(const dt_engine_setup_t *setup, const char **dirs)
 {
-    const dt_backend_t *const tables[] = {dt_backend_ref(), dt_backend_sim()};
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
-        if (dt_str_is_equal(tables[i]->name, name))
-            return tables[i];
-    return NULL;
+    uint32_t count = 0;
+    const char *at = setup->dirs;
+    while (count < setup->dir_count && count < DT_INVENTORY_BACKEND_MAX) {
+        dirs[count++] = at;
+        at += strlen(at) + 1;
+    }
+    return count;
 }
 
 static dt_status_t device_open(dt_engine_host_t *host, dt_error_t *err)
 {
     const dt_engine_setup_t *setup = &host->setup;
+    const char *dirs[DT_INVENTORY_BACKEND_MAX];
     const dt_backend_options_t options = {
         .struct_size = sizeof options,
         .spec = setup->spec,
@@ -66,13 +70,8 @@ static dt_status_t device_open(dt_engine_host_t *host, dt_error_t *err)
         .memory = dt_exec_backend_memory(),
         .threads = setup->threads,
     };
-    const dt_backend_t *table = setup->path[0] ? NULL : builtin_table(setup->backend);
-    if (!table && !setup->path[0])
-        return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0,
-                       "no file of backend %s in Backends=", setup->backend);
-    DT_TRY(dt_loader_open(table, setup->path, &options, &host->run, err));
-    if (!host->run.table.device_open)
-        return DT_OK; /* it enumerates only */
+    DT_TRY(dt_device_execute_open(setup->backend, dirs, dirs_of(setup, dirs), &options, &host->run,
+                                  err));
     return host->run.table.device_open(host->run.ctx, &device_options, &host->device, err);
 }
 
@@ -179,9 +178,8 @@ dt_status_t dt_engine_host_open(dt_engine_page_t *page, dt_engine_host_t **ret_h
     (void)close(DT_ENGINE_FD_META);
     if (host->setup.device < 0)
         return DT_OK;
-    DT_TRY(device_open(host, err));
-    if (!host->device)
-        return DT_OK;
+    if (device_open(host, &host->refusal) != DT_OK)
+        return DT_OK; /* it serves no session, and says why to each */
     warm_up(host);
     const dt_exec_options_t options = {
         .backend = &host->run.table,
@@ -248,7 +246,8 @@ static dt_status_t session_open(dt_engine_host_t *host, uint32_t instance, int *
     dt_status_t status = fd_count == DT_ENGINE_HOST_FDS && host->exec
                              ? session_map(session, fds, &memory, err)
                              : dt_fail(err, DT_ERR_NOT_FOUND, "dt", fd_count,
-                                       "backend %s executes nothing", host->setup.backend);
+                                       "backend \"%s\" executes nothing here: %s",
+                                       host->setup.backend, host->refusal.text);
     if (status == DT_OK)
         status = dt_exec_open(host->exec, instance, &memory, err);
     if (status == DT_OK)

@@ -12,9 +12,10 @@ typedef struct dt_engine_setup {
     uint32_t magic;
     int32_t device;   /* index in the node, -1: none, the engine serves no session */
     int32_t threads;  /* that one operator may use */
-    char backend[32]; /* name of a built-in one when `path` is empty */
-    char path[512];   /* of the shared object */
-    char spec[512];   /* of Devices= */
+    char backend[32]; /* its name */
+    char dirs[2048];  /* where shared objects lie, one behind the other, each with its NUL */
+    uint32_t dir_count;
+    char spec[512]; /* of Devices= */
     char seed[64];
     dt_device_info_t info;
 } dt_engine_setup_t;

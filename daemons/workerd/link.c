@@ -55,6 +55,7 @@ struct dt_link {
     bool is_save_wanted;     /* another one is due after it */
     uint8_t cluster_id[DT_IDENTITY_ID_BYTES];
     uint64_t epoch;
+    char dialed[256];       /* where the newest stream goes, names resolved */
     dt_agent_state_t shown; /* state that `changed` was called for last */
     void (*stopped)(void *arg);
 };
@@ -75,15 +76,34 @@ static void on_open(dt_rpc_stream_t *stream)
     pump(at->owner);
 }
 
+static bool is_up(const dt_agent_view_t *view)
+{
+    return view->state == DT_AGENT_ONLINE || view->state == DT_AGENT_SUSPECT;
+}
+
+/* What concerns sessions is for others; the agent has judged the stream. */
+static void sessions_tell(dt_link_t *link, uint64_t number, const Dtorch__V1__WorkerDown *down)
+{
+    dt_agent_view_t view;
+    dt_agent_view(link->agent, dt_loop_now_ns(), &view);
+    if (!is_up(&view) || view.stream != number)
+        return;
+    if (down->kind_case == DTORCH__V1__WORKER_DOWN__KIND_OPEN && link->options.session_open)
+        link->options.session_open(link->options.arg, down->open);
+    else if (down->kind_case == DTORCH__V1__WORKER_DOWN__KIND_CLOSE && link->options.session_close)
+        link->options.session_close(link->options.arg, down->close);
+}
+
 static void on_message(dt_rpc_stream_t *stream, const uint8_t *data, size_t size)
 {
     link_stream_t *at = dt_rpc_stream_arg(stream);
     dt_link_t *link = at->owner;
     Dtorch__V1__WorkerDown *down;
     dt_error_t err = {0};
-    if (DT_WIRE_UNPACK(dtorch__v1__worker_down, &link->arena, data, size, &down, &err) == DT_OK)
+    if (DT_WIRE_UNPACK(dtorch__v1__worker_down, &link->arena, data, size, &down, &err) == DT_OK) {
         dt_agent_received(link->agent, at->number, down, dt_loop_now_ns());
-    else
+        sessions_tell(link, at->number, down);
+    } else
         dt_agent_malformed(link->agent, at->number, &err, dt_loop_now_ns());
     dt_arena_reset(&link->arena);
     pump(link);
@@ -128,6 +148,7 @@ static void stream_open(dt_link_t *link, uint64_t number, const char *address)
     }
     stream->owner = link;
     stream->number = number;
+    (void)dt_str_copy(link->dialed, sizeof link->dialed, address);
     const dt_rpc_dial_t dial = {
         .address = address,
         .tls = address[0] == '/' ? NULL : dt_join_tls(link->options.join),
@@ -518,6 +539,13 @@ const char *dt_link_address(const dt_link_t *link)
     dt_agent_view_t view;
     dt_agent_view(link->agent, dt_loop_now_ns(), &view);
     return link->addresses.items[view.address_index];
+}
+
+const char *dt_link_dialed(const dt_link_t *link)
+{
+    dt_agent_view_t view;
+    dt_agent_view(link->agent, dt_loop_now_ns(), &view);
+    return is_up(&view) ? link->dialed : NULL;
 }
 
 void dt_link_stop(dt_link_t *link, const char *reason, void (*stopped)(void *arg))

@@ -25,6 +25,9 @@ typedef struct dt_link_options {
     const dt_join_t *join; /* kept; what to show a controller, asked at each dial */
     /* State, intent or error is another one; see dt_link_view(). */
     void (*changed)(void *arg);
+    /* The controller wants a session served, or no more. Borrow all; may be NULL. */
+    void (*session_open)(void *arg, const Dtorch__V1__SessionOpen *open);
+    void (*session_close)(void *arg, const Dtorch__V1__SessionClose *close);
     void *arg;
 } dt_link_options_t;
 
@@ -51,6 +54,11 @@ DT_MUST_USE dt_status_t dt_link_set_addresses(dt_link_t *link, const dt_strv_t *
 void dt_link_view(const dt_link_t *link, dt_agent_view_t *ret_view);
 /* The address in use or tried last, as in the configuration. */
 const char *dt_link_address(const dt_link_t *link);
+
+/* Where the stream that is up leads, names resolved; NULL: none is up. Borrowed until the next
+ * turn.
+ */
+const char *dt_link_dialed(const dt_link_t *link);
 
 /* Say Bye and close. `stopped` runs once all streams have ended, perhaps at once. */
 void dt_link_stop(dt_link_t *link, const char *reason, void (*stopped)(void *arg));

@@ -11,6 +11,7 @@
 #include "engine.h"
 #include "sessions_internal.h"
 #include "shm/arena.h"
+#include "shm/engine_page.h"
 #include "shm/memfd.h"
 #include "wire/wire.h"
 
