@@ -6,6 +6,7 @@
 
 #include "base/version.h"
 #include "help.h"
+#include "jobs.h"
 #include "json.h"
 #include "nodes.h"
 #include "text.h"
@@ -160,6 +161,20 @@ static void complete_tokens(dt_ctl_conn_t *conn, dt_arena_t *pool, FILE *out)
               pool, out);
 }
 
+static void complete_jobs(dt_ctl_conn_t *conn, dt_arena_t *pool, FILE *out)
+{
+    Dtorch__V1__ListJobsRequest request = DTORCH__V1__LIST_JOBS_REQUEST__INIT;
+    ProtobufCMessage *reply;
+    const char *tried;
+    const dt_ctl_request_t what = {"ListJobs", &request.base, &dtorch__v1__job_list__descriptor,
+                                   COMPLETE_MS};
+    if (dt_ctl_conn_call(conn, pool, &what, &reply, &tried, NULL) != DT_OK)
+        return;
+    const Dtorch__V1__JobList *list = (const Dtorch__V1__JobList *)(const void *)reply;
+    print_ids(&dt_ctl_job_list_type, (const ProtobufCMessage *const *)(const void *)list->jobs,
+              list->n_jobs, pool, out);
+}
+
 static void give_up(int signo)
 {
     (void)signo;
@@ -180,6 +195,8 @@ int dt_ctl_complete(int argc, char *const *argv, FILE *out)
     if (dt_ctl_conn_open(&conn, &pool, NULL, NULL, NULL) == DT_OK) {
         if (strcmp(argv[0], "token") == 0)
             complete_tokens(&conn, &pool, out);
+        else if (strcmp(argv[0], "job") == 0)
+            complete_jobs(&conn, &pool, out);
         else
             complete_nodes(&conn, &pool, strcmp(argv[0], "device") == 0, out);
     }

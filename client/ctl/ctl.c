@@ -17,6 +17,7 @@
 #include "text.h"
 
 #define TERMINAL_COLUMNS 80 /* of a terminal that does not say */
+#define TERMINAL_LINES   24
 #define WATCH_MS         2000
 
 /* ---- what was asked ---- */
@@ -41,16 +42,16 @@ bool dt_ctl_is_people(const dt_ctl_t *ctl)
     return ctl->output.format == DT_CTL_TABLE || ctl->output.format == DT_CTL_WIDE;
 }
 
-static size_t terminal_columns(FILE *file)
+void dt_ctl_terminal_size(FILE *file, size_t *ret_columns, size_t *ret_lines)
 {
-    struct winsize size;
+    struct winsize size = {0};
     int64_t columns;
     const char *wanted = dt_env_get("COLUMNS");
+    (void)ioctl(fileno(file), TIOCGWINSZ, &size);
+    *ret_columns = size.ws_col > 0 ? size.ws_col : TERMINAL_COLUMNS;
+    *ret_lines = size.ws_row > 0 ? size.ws_row : TERMINAL_LINES;
     if (wanted && dt_str_to_i64(wanted, &columns) == DT_OK && columns > 0 && columns < 10000)
-        return (size_t)columns;
-    if (ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        return size.ws_col;
-    return TERMINAL_COLUMNS;
+        *ret_columns = (size_t)columns;
 }
 
 static bool wants_colour(const dt_ctl_t *ctl)
@@ -69,12 +70,14 @@ static bool wants_colour(const dt_ctl_t *ctl)
 
 static void set_output(dt_ctl_t *ctl, FILE *out)
 {
+    size_t columns, lines;
     ctl->is_terminal = isatty(fileno(out)) == 1;
+    dt_ctl_terminal_size(out, &columns, &lines);
     bool is_wide = dt_ctl_number(ctl, DT_CTL_OPT_OUTPUT, DT_CTL_TABLE) == DT_CTL_WIDE;
     ctl->output = (dt_ctl_output_t){
         .pool = &ctl->pool,
         .screen = {.file = out,
-                   .columns = ctl->is_terminal && !is_wide ? terminal_columns(out) : 0,
+                   .columns = ctl->is_terminal && !is_wide ? columns : 0,
                    .has_colour = wants_colour(ctl),
                    .has_legend = !dt_ctl_has(ctl, DT_CTL_OPT_NO_LEGEND)},
         .style = {.is_utc = dt_ctl_has(ctl, DT_CTL_OPT_UTC),
@@ -301,7 +304,7 @@ int dt_ctl_run(dt_ctl_t *ctl)
         (void)fprintf(out, "dtorchctl %s\n", dt_version());
     else if (dt_ctl_has(ctl, DT_CTL_OPT_HELP))
         dt_ctl_help(out, ctl->cli.noun, ctl->cli.verb);
-    else if (dt_ctl_has(ctl, DT_CTL_OPT_WATCH))
+    else if (dt_ctl_has(ctl, DT_CTL_OPT_WATCH) && ctl->cli.verb->run != dt_ctl_top)
         code = run_watch(ctl);
     else
         code = run_once(ctl);

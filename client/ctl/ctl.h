@@ -36,6 +36,9 @@ bool dt_ctl_is_people(const dt_ctl_t *ctl); /* -o table or wide */
 /* Work out the addresses, if not done yet; dt_ctl_call() does it by itself. Gives the exit code. */
 int dt_ctl_connect(dt_ctl_t *ctl);
 
+/* Give the size of a terminal now; 80 by 24 of one that does not say. COLUMNS goes before. */
+void dt_ctl_terminal_size(FILE *file, size_t *ret_columns, size_t *ret_lines);
+
 /* Say "dtorchctl: TEXT" on stderr, made safe. */
 void dt_ctl_say(dt_ctl_t *ctl, const char *fmt, ...) DT_PRINTF_LIKE(2, 3);
 /* Say it and give `code`, so that `return dt_ctl_fail(...)` works. */
@@ -79,6 +82,13 @@ int dt_ctl_node_reason(dt_ctl_t *ctl);
 int dt_ctl_device_list(dt_ctl_t *ctl);
 int dt_ctl_device_show(dt_ctl_t *ctl);
 int dt_ctl_device_topology(dt_ctl_t *ctl);
+int dt_ctl_job_list(dt_ctl_t *ctl);
+int dt_ctl_job_show(dt_ctl_t *ctl);
+int dt_ctl_job_ops(dt_ctl_t *ctl);
+int dt_ctl_job_errors(dt_ctl_t *ctl);
+int dt_ctl_job_cancel(dt_ctl_t *ctl);
+int dt_ctl_tensor_list(dt_ctl_t *ctl);
+int dt_ctl_top(dt_ctl_t *ctl);
 int dt_ctl_events_list(dt_ctl_t *ctl);
 int dt_ctl_events_follow(dt_ctl_t *ctl);
 int dt_ctl_token_create(dt_ctl_t *ctl);

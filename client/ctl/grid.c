@@ -141,14 +141,15 @@ dt_ctl_colour_t dt_ctl_state_colour(const char *state)
         dt_ctl_colour_t colour;
     } words[] = {
         {"ready", DT_CTL_COLOUR_GOOD},    {"ok", DT_CTL_COLOUR_GOOD},
-        {"enabled", DT_CTL_COLOUR_GOOD},  {"valid", DT_CTL_COLOUR_GOOD},
-        {"degraded", DT_CTL_COLOUR_WARN}, {"suspect", DT_CTL_COLOUR_WARN},
-        {"cordoned", DT_CTL_COLOUR_WARN}, {"draining", DT_CTL_COLOUR_WARN},
-        {"drained", DT_CTL_COLOUR_WARN},  {"unknown", DT_CTL_COLOUR_WARN},
-        {"stopped", DT_CTL_COLOUR_WARN},  {"warning", DT_CTL_COLOUR_WARN},
-        {"dead", DT_CTL_COLOUR_BAD},      {"failed", DT_CTL_COLOUR_BAD},
-        {"missing", DT_CTL_COLOUR_BAD},   {"error", DT_CTL_COLOUR_BAD},
-        {"crashed", DT_CTL_COLOUR_BAD},
+        {"enabled", DT_CTL_COLOUR_GOOD},  {"live", DT_CTL_COLOUR_GOOD},
+        {"away", DT_CTL_COLOUR_WARN},     {"poisoned", DT_CTL_COLOUR_BAD},
+        {"valid", DT_CTL_COLOUR_GOOD},    {"degraded", DT_CTL_COLOUR_WARN},
+        {"suspect", DT_CTL_COLOUR_WARN},  {"cordoned", DT_CTL_COLOUR_WARN},
+        {"draining", DT_CTL_COLOUR_WARN}, {"drained", DT_CTL_COLOUR_WARN},
+        {"unknown", DT_CTL_COLOUR_WARN},  {"stopped", DT_CTL_COLOUR_WARN},
+        {"warning", DT_CTL_COLOUR_WARN},  {"dead", DT_CTL_COLOUR_BAD},
+        {"failed", DT_CTL_COLOUR_BAD},    {"missing", DT_CTL_COLOUR_BAD},
+        {"error", DT_CTL_COLOUR_BAD},     {"crashed", DT_CTL_COLOUR_BAD},
     };
     size_t len = strcspn(state, " +,");
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)

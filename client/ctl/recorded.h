@@ -5,7 +5,7 @@
 #ifndef DT_CTL_RECORDED_H
 #define DT_CTL_RECORDED_H
 #include "conn.h"
-#include "dtorch/v1/recording.pb-c.h"
+#include "dtorch/v1/tool.pb-c.h"
 #include "wire/recording.h"
 #include "wire/signature.h"
 

@@ -124,6 +124,30 @@ const char *dt_ctl_bytes(dt_arena_t *pool, uint64_t bytes)
     return dt_ctl_copy(pool, text, strlen(text));
 }
 
+const char *dt_ctl_count(dt_arena_t *pool, uint64_t count)
+{
+    static const char *const units[] = {"k", "M", "G", "T", "P", "E"};
+    size_t unit = 0;
+    double value = (double)count / 1000;
+    if (count < 100000)
+        return dt_ctl_print(pool, "%" PRIu64, count);
+    for (; value >= 999.5 && unit + 1 < sizeof units / sizeof units[0]; unit++)
+        value /= 1000;
+    return dt_ctl_print(pool, value < 9.95 ? "%.1f %s" : "%.0f %s", value, units[unit]);
+}
+
+const char *dt_ctl_bar(dt_arena_t *pool, uint64_t part, uint64_t total, size_t columns)
+{
+    char *bar = dt_ctl_alloc(pool, columns + 1, 1);
+    double share = total > 0 ? (double)part / (double)total : 0;
+    size_t full = share >= 1 ? columns : (size_t)(share * (double)columns + 0.5);
+    if (full == 0 && part > 0 && columns > 0)
+        full = 1; /* little is not nothing */
+    memset(bar, '|', full);
+    memset(bar + full, '.', columns - full);
+    return bar;
+}
+
 const char *dt_ctl_time(dt_arena_t *pool, int64_t wall_ms, int64_t now_wall_ms, bool is_utc)
 {
     time_t at = (time_t)(wall_ms / 1000), now = (time_t)(now_wall_ms / 1000);

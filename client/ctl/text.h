@@ -33,6 +33,12 @@ const char *dt_ctl_duration(dt_arena_t *pool, int64_t ms);
 const char *dt_ctl_duration_ns(dt_arena_t *pool, int64_t ns);
 const char *dt_ctl_bytes(dt_arena_t *pool, uint64_t bytes);
 
+/* "18204", "1.3 M": a number of things, rounded from 100,000 on. */
+const char *dt_ctl_count(dt_arena_t *pool, uint64_t count);
+
+/* "||||......": how much of `total` `part` is, `columns` wide. */
+const char *dt_ctl_bar(dt_arena_t *pool, uint64_t part, uint64_t total, size_t columns);
+
 /* "14:02:11" for today, "2026-11-28 14:02" else; RFC 3339 in UTC with `is_utc`.
  * Units: milliseconds since 1970. */
 const char *dt_ctl_time(dt_arena_t *pool, int64_t wall_ms, int64_t now_wall_ms, bool is_utc);

@@ -325,6 +325,11 @@ const char *dt_ctl_raw(dt_arena_t *pool, const dt_ctl_value_t *value)
     }
 }
 
+const char *dt_ctl_size(dt_arena_t *pool, const dt_ctl_style_t *style, uint64_t bytes)
+{
+    return style->raw_bytes ? dt_ctl_print(pool, "%" PRIu64, bytes) : dt_ctl_bytes(pool, bytes);
+}
+
 static const char *show_number(dt_arena_t *pool, const dt_ctl_value_t *value,
                                const dt_ctl_style_t *style)
 {

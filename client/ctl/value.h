@@ -84,6 +84,9 @@ int dt_ctl_compare(const dt_ctl_value_t *a, const dt_ctl_value_t *b);
 /* Show a value in a table: with its unit, made safe, "-" when absent. */
 const char *dt_ctl_show(dt_arena_t *pool, const dt_ctl_value_t *value, const dt_ctl_style_t *style);
 
+/* Show a size: "3.1 GiB", or with raw_bytes the plain number. */
+const char *dt_ctl_size(dt_arena_t *pool, const dt_ctl_style_t *style, uint64_t bytes);
+
 /* Show a value as csv has it: raw, "" when absent, lists as words. */
 const char *dt_ctl_raw(dt_arena_t *pool, const dt_ctl_value_t *value);
 

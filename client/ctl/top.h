@@ -1,0 +1,48 @@
+/* What `top` shows: jobs with their rates between two looks, devices with who is on them.
+ * Threads: one. Never asks anybody: messages in, text out. */
+#ifndef DT_CTL_TOP_H
+#define DT_CTL_TOP_H
+#include "dtorch/v1/tool.pb-c.h"
+#include "jobs.h"
+#include "nodes.h"
+
+/* Counters of one job when it was looked at. */
+typedef struct dt_ctl_top_seen {
+    uint64_t id;
+    uint64_t operators;
+    uint64_t bytes;
+    uint64_t device_ns;
+} dt_ctl_top_seen_t;
+
+typedef struct dt_ctl_top_look {
+    int64_t at_ns; /* monotonic; 0: there was none */
+    dt_ctl_top_seen_t *jobs;
+    size_t count;
+} dt_ctl_top_look_t;
+
+/* Remember what there is now. The old content is freed. A failed allocation gives an empty look. */
+void dt_ctl_top_remember(dt_ctl_top_look_t *look, const dt_ctl_jobs_t *jobs, int64_t now_ns);
+void dt_ctl_top_forget(dt_ctl_top_look_t *look);
+
+typedef struct dt_ctl_top {
+    const dt_ctl_nodes_t *nodes;
+    Dtorch__V1__TopJob **jobs;
+    size_t job_count;
+    Dtorch__V1__TopDevice **devices;
+    size_t device_count;
+    uint64_t operators_per_second, queued_bytes, memory_bytes; /* of all jobs */
+} dt_ctl_top_t;
+
+/* Work the rows out, in `pool`, which must hold the messages too. */
+void dt_ctl_top_make(dt_arena_t *pool, const dt_ctl_jobs_t *jobs, const dt_ctl_nodes_t *nodes,
+                     const dt_ctl_top_look_t *before, int64_t now_ns, dt_ctl_top_t *ret_top);
+
+extern const dt_ctl_list_t dt_ctl_top_jobs;
+extern const dt_ctl_list_t dt_ctl_top_devices; /* context: a dt_ctl_nodes_t */
+
+/* Draw both tables for people. `lines`: of the terminal, 0: no limit. `keys`: with the line that
+ * says what keys do. Gives the exit code. */
+int dt_ctl_top_draw(dt_ctl_t *ctl, const dt_ctl_top_t *top, size_t lines, bool with_devices,
+                    bool with_keys);
+
+#endif
