@@ -210,7 +210,7 @@ static const char *show_memory(const dt_ctl_view_t *view)
     if (!device || device->memory_bytes == 0)
         return "-";
     return dt_ctl_print(
-        view->pool, "%s %s",
+        view->pool, "%s %12s",
         dt_ctl_bar(view->pool, device->memory_used_bytes, device->memory_bytes, BAR_COLUMNS),
         dt_ctl_memory(view->pool, view->style, device->memory_used_bytes, device->memory_bytes));
 }
