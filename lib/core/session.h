@@ -55,9 +55,10 @@
  * Flow.  The client may send credit_bytes of payload (cumulative): what all nodes have executed,
  * and client_window_bytes. Frames wait here, at most that much, until each node has executed them:
  * so they can be sent again after a broken link, behind what WorkerSessionHello says was received.
- * A link has node_window_bytes and node_window_records in flight, and one frame beyond. Nothing
- * goes to nodes while results_bytes of Results are not confirmed by FuturesDone. Acks are merged:
- * sent after DT_SESSION_ACK_BYTES, DT_SESSION_ACK_NS, or at SYNC.
+ * A link has node_window_bytes and node_window_records in flight, and one frame beyond. While
+ * more than results_bytes of Results are not confirmed by FuturesDone, only the node that owes the
+ * oldest missing one gets more. Acks are merged: sent after DT_SESSION_ACK_BYTES,
+ * DT_SESSION_ACK_NS, or at SYNC.
  *
  * Answers.  A Result is kept and sent again after each resume until FuturesDone confirms it.
  * Queries are kept until answered and asked again at a node that comes back.

@@ -235,6 +235,7 @@ typedef struct dt_session {
     uint32_t seed_count;
     dt_session_future_t *futures; /* from future_head, rising */
     uint32_t future_head, future_count, future_cap;
+    uint32_t future_answered; /* of them, the first ones: a lower bound */
     uint64_t futures_done;
     uint64_t results_bytes;             /* kept */
     Dtorch__V1__OperatorError **causes; /* each its own, packed apart */
@@ -439,6 +440,8 @@ int dt_session_transfer_add(dt_session_t *session, uint64_t transfer, uint64_t s
 dt_session_transfer_t *dt_session_transfer_find(dt_session_t *session, uint64_t transfer);
 void dt_session_transfer_end(dt_session_t *session, dt_session_transfer_t *transfer);
 dt_session_future_t *dt_session_future_find(dt_session_t *session, uint64_t future);
+/* The oldest that has no answer, or NULL. */
+const dt_session_future_t *dt_session_future_open(dt_session_t *session);
 void dt_session_futures_done(dt_session_t *session, uint64_t future);
 /* Keep a copy of a cause. Returns its number; with too many the last one's. */
 uint32_t dt_session_cause(dt_session_t *session, const Dtorch__V1__OperatorError *error);

@@ -157,10 +157,17 @@ static void send_packets(dt_sessions_t *sessions, dt_session_link_t *link)
     }
 }
 
+/* With too many unconfirmed results only the link that owes the oldest one goes on: the client can
+ * confirm none before it has that. */
 void dt_session_pump(dt_sessions_t *sessions, dt_session_t *session)
 {
-    if (session->results_bytes > session->results_bytes_max)
+    if (session->results_bytes > session->results_bytes_max) {
+        const dt_session_future_t *oldest = dt_session_future_open(session);
+        dt_session_link_t *link = oldest ? session->vdevs[oldest->vdev].link : NULL;
+        if (link && link->stream)
+            send_packets(sessions, link);
         return;
+    }
     for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
         dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
         if (link->stream)

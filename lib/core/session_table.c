@@ -446,6 +446,16 @@ dt_session_future_t *dt_session_future_find(dt_session_t *session, uint64_t futu
     return low < session->future_count && from[low].future == future ? &from[low] : NULL;
 }
 
+const dt_session_future_t *dt_session_future_open(dt_session_t *session)
+{
+    const dt_session_future_t *from = session->futures + session->future_head;
+    while (session->future_answered < session->future_count &&
+           from[session->future_answered].result)
+        session->future_answered++;
+    return session->future_answered < session->future_count ? &from[session->future_answered]
+                                                            : NULL;
+}
+
 void dt_session_futures_done(dt_session_t *session, uint64_t future)
 {
     while (session->future_count) {
@@ -456,6 +466,7 @@ void dt_session_futures_done(dt_session_t *session, uint64_t future)
         free(first->result);
         session->future_head++;
         session->future_count--;
+        session->future_answered -= session->future_answered > 0;
     }
     if (session->future_count == 0)
         session->future_head = 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "sim.h"
+#include "stream.h"
 
 /* Each of these found a fault once; the comment says which. */
 static const uint64_t regressions[] = {
@@ -27,7 +28,8 @@ static bool run_one(uint64_t seed, bool is_traced, uint64_t *steps)
 {
     char failure[512];
     uint64_t count = 0;
-    bool is_ok = sim_run(seed, is_traced, failure, &count);
+    bool is_ok =
+        sim_run(seed, is_traced, failure, &count) && stream_run(seed, is_traced, failure, &count);
     *steps += count;
     if (!is_ok)
         (void)printf("FAILED seed %" PRIu64 ": %s\n  again: sim --first=%" PRIu64
