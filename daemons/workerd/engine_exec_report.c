@@ -8,7 +8,7 @@
 #include "engine_pack.h"
 
 #define DT_EXEC_STATS_MESSAGE 256u /* operators in one message, so that it fits the ring */
-#define DT_EXEC_LIST_MESSAGE  1000u
+#define DT_EXEC_LIST_MESSAGE  4000u /* what a message of the stream can hold */
 #define DT_EXEC_LIST_TEXT     96
 #define DT_EXEC_SECOND_NS     DT_CLOCK_SECOND_NS
 
@@ -210,6 +210,7 @@ void dt_exec_list(dt_exec_session_t *session, uint32_t limit)
         work->info_at[n] = &work->infos[n];
         n++;
     }
+    stats.is_list = true;
     stats.list = work ? work->info_at : NULL;
     stats.n_list = n;
     fill_memory(session, &stats);

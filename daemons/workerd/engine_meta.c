@@ -43,15 +43,20 @@ static dt_status_t infer(meta_work_t *work, dt_error_t *err)
     void *op;
     const dt_signature_t *sig = work->sig;
     dt_meta_t *inputs = dt_arena_calloc(work->arena, sig->input_count, sizeof *inputs);
+    dt_value_t *args = dt_arena_calloc(work->arena, sig->arg_count, sizeof *args);
     work->outputs = dt_arena_calloc(work->arena, DT_RECORD_OUTPUTS_MAX, sizeof *work->outputs);
-    if (!inputs || !work->outputs)
+    if (!inputs || !args || !work->outputs)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
     for (uint32_t i = 0; i < sig->input_count; i++)
         inputs[i] = sig->inputs[i].meta;
+    for (uint32_t i = 0; i < sig->arg_count; i++) { /* no metadata depends on a dynamic number */
+        const dt_value_t one = {.tag = DT_VALUE_INT, .number = 1};
+        args[i] = sig->args[i].tag == DT_VALUE_DYNAMIC ? one : sig->args[i];
+    }
     DT_TRY(work->backend->op_find(work->device, sig->name, &op, err));
     if (!work->backend->op_infer)
         return DT_ERR_AGAIN;
-    return work->backend->op_infer(work->device, op, sig->args, sig->arg_count, inputs,
+    return work->backend->op_infer(work->device, op, args, sig->arg_count, inputs,
                                    sig->input_count, work->outputs, DT_RECORD_OUTPUTS_MAX,
                                    &work->output_count, err);
 }
