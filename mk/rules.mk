@@ -7,7 +7,8 @@ LIB_SRC := $(sort $(wildcard lib/*/*.c))
 CONTROLLERD_SRC := $(sort $(wildcard daemons/controllerd/*.c))
 WORKERD_SRC := $(sort $(wildcard daemons/workerd/*.c))
 CTL_SRC := $(sort $(wildcard client/ctl/*.c))
-SRC := $(LIB_SRC) $(CONTROLLERD_SRC) $(WORKERD_SRC) $(CTL_SRC)
+CLIENT_SRC := $(sort $(wildcard client/src/*.c))
+SRC := $(LIB_SRC) $(CONTROLLERD_SRC) $(WORKERD_SRC) $(CTL_SRC) $(CLIENT_SRC)
 HEADERS := $(sort $(wildcard lib/*/*.h daemons/*/*.h client/*/*.h client/include/dtorch/*.h tests/lib/*.h tests/sim/*.h))
 LIB := $(BUILD)/libdt.a
 PROGRAMS := $(if $(CONTROLLERD_SRC),$(BUILD)/bin/dtorch-controllerd) $(if $(WORKERD_SRC),$(BUILD)/bin/dtorch-workerd) \
@@ -47,6 +48,30 @@ $(PROGRAMS):
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(filter %.o,$^) $(LIB) -o $@ $(LDLIBS_ALL)
+
+# libdtorch: objects of their own, position-independent; only what client/libdtorch.map lists is exported. The parts of lib/
+# that it needs are linked in, from an archive, so that nothing else comes along.
+CLIENT_PARTS := base conf wire tensor loop rpc pki
+CLIENT_PIC := $(patsubst %.c,$(BUILD)/pic/%.o,$(CLIENT_SRC))
+CLIENT_LIB := $(BUILD)/pic/libparts.a
+CLIENT_SO := $(if $(CLIENT_SRC),$(BUILD)/lib/libdtorch.so)
+$(call objects,$(CLIENT_SRC)): private EXTRA := -Iclient/include
+$(BUILD)/pic/%.o: %.c $(MAKEFILE_LIST) $(BUILD)/config.mk | $(PROTO_H)
+	$(call say,PIC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -Iclient/include $(EXTRA) -fPIC -MMD -MP -c $< -o $@
+$(BUILD)/pic/gen/%.o: $(BUILD)/gen/%.c $(PROTO_H)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_GEN) -fPIC -MMD -MP -c $< -o $@
+$(BUILD)/pic/lib/base/version.o: private EXTRA := -DDT_VERSION_TEXT='"$(VERSION)"'
+$(BUILD)/pic/lib/base/version.o: $(BUILD)/version
+$(CLIENT_LIB): $(patsubst %.c,$(BUILD)/pic/%.o,$(filter $(CLIENT_PARTS:%=lib/%/%),$(LIB_SRC))) $(PROTO_O:$(BUILD)/gen/%=$(BUILD)/pic/gen/%)
+	$(Q)mkdir -p $(@D) && rm -f -- $@ && ar crs $@ $^
+$(CLIENT_SO): $(CLIENT_PIC) $(CLIENT_LIB) client/libdtorch.map
+	$(call say,SO,$@)
+	@mkdir -p $(@D) && ln -sf libdtorch.so $@.0
+	$(Q)$(CC) $(filter-out -pie,$(LDFLAGS_ALL)) -shared -Wl,-soname,libdtorch.so.0 -Wl,--version-script=client/libdtorch.map -Wl,--no-undefined $(CLIENT_PIC) $(CLIENT_LIB) -o $@ $(LDLIBS_ALL)
+-include $(CLIENT_PIC:.o=.d) $(patsubst %.c,$(BUILD)/pic/%.d,$(filter $(CLIENT_PARTS:%=lib/%/%),$(LIB_SRC)))
 
 .SECONDARY:
 -include $(patsubst %.c,$(BUILD)/%.d,$(SRC) $(filter-out tests/so/%,$(wildcard tests/*/*.c))) $(PROTO_O:.o=.d)

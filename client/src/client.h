@@ -1,0 +1,449 @@
+/* libdtorch inside: one session of one program.
+ *
+ * Two kinds of threads. Program threads append records to the open frame under the session's lock
+ * and close it when it is full, has lingered, or when they are about to wait. The I/O thread owns
+ * the gRPC streams: it sends closed frames as credit allows, keeps them until they are acknowledged,
+ * makes broken streams anew and sends them again, and takes results in. Both meet in the session
+ * under its one lock; waiting is for `changed`.
+ *
+ *   state  CONNECTING -> LIVE <-> AWAY -> ENDED (with `end`, the reason, for good)
+ *
+ * Invariants: sequence numbers and ids are given out under the lock, in the order of the stream;
+ * frames in `frames` are closed and in order, those from `unsent` on have not been sent on the
+ * stream that is open now; what is unsent is at most DT_CLIENT_UNSENT_MAX and one frame. The lock is
+ * never held while gRPC is called, but for the wake of the I/O thread. */
+#ifndef DT_CLIENT_CLIENT_H
+#define DT_CLIENT_CLIENT_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/list.h"
+#include "base/status.h"
+#include "dtorch/v1/session.pb-c.h"
+#include "loop/child.h"
+#include "loop/loop.h"
+#include "rpc/rpc.h"
+#include "tensor/meta.h"
+#include "tensor/value.h"
+#include "wire/frame.h"
+#include "wire/record.h"
+#include "wire/signature.h"
+
+#include <dtorch/dtorch.h>
+
+#define DT_CLIENT_UNSENT_MAX    (256u << 10) /* bytes of closed frames before the program waits */
+#define DT_CLIENT_RECORDS_MAX   65536u       /* sent and not acknowledged */
+#define DT_CLIENT_LINGER_NS     INT64_C(50000)
+#define DT_CLIENT_LINGER_LOOK   8u /* records between two looks at the clock */
+#define DT_CLIENT_TICK_NS       INT64_C(1000000)
+#define DT_CLIENT_TICKS_IDLE    32u          /* ticks without work, then they stop */
+#define DT_CLIENT_ENVELOPE      8u           /* room in front of a frame for its tag and length */
+#define DT_CLIENT_FUTURES_MAX   200000u      /* unconfirmed; below the controller's bound */
+#define DT_CLIENT_FAILURES_MAX  256u         /* unfetched ones that are kept */
+#define DT_CLIENT_BULK_AHEAD    (8u << 20)   /* bytes of uploads on their way */
+#define DT_CLIENT_BULK_CHUNK    (1u << 20)
+#define DT_CLIENT_SIGNATURES    16000u /* live ones; the controller's bound is a little higher */
+#define DT_CLIENT_SCALARS_MAX   16u /* numbers of one call that may become dynamic */
+#define DT_CLIENT_ADDRESSES_MAX 16u
+#define DT_CLIENT_NO_META       UINT32_MAX
+/* Bytes of one FREE record; a frame keeps so much room for the frees that go with it. */
+#define DT_CLIENT_FREES (48u + DT_VARINT_BYTES_MAX * DT_RECORD_FREE_MAX)
+
+typedef enum dt_client_state {
+    DT_CLIENT_CONNECTING,
+    DT_CLIENT_LIVE,
+    DT_CLIENT_AWAY,
+    DT_CLIENT_ENDED,
+} dt_client_state_t;
+
+/* A closed frame. Memory: this, DT_CLIENT_ENVELOPE bytes, the frame. */
+typedef struct dt_client_frame {
+    dt_list_t link; /* in `frames`; the open one is in no list */
+    uint64_t first;
+    uint64_t last;
+    size_t cap; /* bytes at `bytes` */
+    size_t size;
+    bool is_sent;    /* on the stream that is open now */
+    bool is_counted; /* in sent_payload: it was sent on some stream */
+    uint8_t *bytes;
+} dt_client_frame_t;
+
+/* Where all settings have gone. Owns its strings. */
+typedef struct dt_client_settings {
+    char *addresses[DT_CLIENT_ADDRESSES_MAX];
+    size_t address_count;
+    bool is_private;
+    bool has_tls;
+    char *ca, *certificate, *key; /* PEM texts */
+    dt_rpc_tls_t tls;
+    char program[128];
+    char build[65];
+    char host[40];
+    char device_kind[16];
+    char backend[32];
+    uint32_t vdev_count;
+    uint64_t memory_limit_bytes;
+    char *bin_dir;
+    char *private_devices;
+    int64_t connect_timeout_ns;
+    int64_t linger_ns;
+} dt_client_settings_t;
+
+struct dt_tensor {
+    dt_session_t *session;
+    uint64_t id;
+    uint32_t meta; /* interned; DT_CLIENT_NO_META: not known yet */
+    uint32_t vdev;
+    uint32_t refs;
+    dt_tensor_t *next_free;
+};
+
+struct dt_future {
+    dt_session_t *session;
+    uint64_t number;
+    bool is_done;
+    bool is_dropped; /* the program forgot it before the value came */
+    bool has_slot;   /* counted among the unconfirmed ones */
+    dt_status_t status;
+    dt_meta_t meta;
+    uint8_t *data;
+    size_t size;
+    size_t received;       /* of a transfer */
+    dt_list_t link;        /* in `downloads` */
+    dt_failure_t *failure; /* when status is not DT_OK */
+};
+
+/* An upload that goes by the bulk stream. */
+typedef struct dt_client_upload {
+    dt_list_t link;
+    uint64_t number;
+    uint64_t sequence; /* of its UPLOAD: the bytes follow when that is accepted */
+    const uint8_t *data;
+    size_t size;
+    size_t sent;
+    size_t received;
+    void (*release)(void *arg);
+    void *arg;
+} dt_client_upload_t;
+
+/* A question for the outputs of a signature; on the asking thread's stack. */
+typedef struct dt_client_query {
+    dt_list_t link;
+    uint64_t number; /* of the last time that it was asked; 0: not yet */
+    uint64_t least;  /* of the first time */
+    const uint8_t *body;
+    size_t body_bytes;
+    uint32_t vdev;
+    bool is_done;
+    bool needs_execution;
+    dt_buf_t answer; /* the body with outputs */
+    dt_failure_t *failure;
+} dt_client_query_t;
+
+/* A defined signature. Never moves. */
+typedef struct dt_client_signature {
+    uint32_t id;
+    uint32_t flags;
+    uint32_t vdev;
+    uint32_t input_count;
+    uint32_t dynamic_count;
+    uint32_t id_count; /* outputs with an id */
+    uint32_t output_count;
+    bool is_pinned;       /* the program knows its number */
+    bool is_dropped;
+    uint64_t used;        /* sequence of its last use */
+    dt_output_t *outputs; /* (output_count) */
+    uint32_t *metas;      /* (output_count) interned */
+} dt_client_signature_t;
+
+/* Signatures that differ in their numbers only; see cache.c. */
+typedef struct dt_client_numbers {
+    uint64_t bits[DT_CLIENT_SCALARS_MAX]; /* of dynamic ones 0 */
+    uint32_t mask;                        /* bit i: number i is dynamic */
+} dt_client_numbers_t;
+
+typedef struct dt_client_entry {
+    dt_client_numbers_t numbers;
+    dt_client_signature_t *signature;
+    struct dt_client_entry *next;
+} dt_client_entry_t;
+
+typedef struct dt_client_family {
+    uint64_t hash;
+    struct dt_client_family *next; /* in its bucket */
+    dt_client_entry_t *entries;
+    uint32_t number_count;
+    uint32_t mask; /* which are dynamic from now on */
+    uint8_t changes[DT_CLIENT_SCALARS_MAX];
+    uint64_t last[DT_CLIENT_SCALARS_MAX];
+    uint32_t key_bytes;
+    uint8_t key[];
+} dt_client_family_t;
+
+/* A call taken apart: see cache.c. Its arrays grow and are kept. */
+typedef struct dt_client_call {
+    uint8_t *key;
+    size_t key_bytes, key_cap;
+    uint64_t *inputs;      /* ids; (input_count) as the next two */
+    dt_tensor_t **handles; /* NULL for operands */
+    uint32_t *metas;
+    uint32_t input_count, input_cap;
+    uint32_t vdev;
+    uint32_t number_count; /* numbers that may become dynamic: not in the key */
+    uint64_t bits[DT_CLIENT_SCALARS_MAX];
+    dt_value_t numbers[DT_CLIENT_SCALARS_MAX];
+    uint8_t positions[DT_CLIENT_SCALARS_MAX]; /* arguments that they are */
+    dt_tensor_t *unknown;                     /* an input whose metadata is not known yet */
+} dt_client_call_t;
+
+typedef struct dt_client_metas {
+    dt_meta_t **items; /* (count), each its own memory */
+    uint32_t count, cap;
+    uint32_t *index; /* open addressing, index + 1; (index_cap) a power of two */
+    uint32_t index_cap;
+} dt_client_metas_t;
+
+typedef struct dt_client_cache {
+    dt_client_family_t **buckets;
+    uint32_t bucket_count, family_count;
+    dt_client_signature_t **signatures; /* by id */
+    uint32_t signature_count, signature_cap, live_count;
+    dt_client_call_t call; /* scratch of whoever holds the lock */
+    dt_buf_t body;         /* likewise */
+} dt_client_cache_t;
+
+/* What only the I/O thread touches. */
+typedef struct dt_client_io {
+    dt_loop_t *loop;
+    dt_rpc_t *rpc;
+    dt_timer_t *tick, *beat, *redial, *patience;
+    dt_rpc_stream_t *stream, *bulk;
+    bool is_welcome;      /* the stream has been welcomed */
+    int64_t bulk_retry_ns;    /* not dialled again before */
+    int64_t bulk_progress_ns; /* when bytes of a transfer were last confirmed or came */
+    uint8_t *bulk_buffer;     /* of one chunk that is sent */
+    uint32_t attempt;     /* dials that failed in a row */
+    size_t address;       /* which is dialled */
+    int64_t away_since_ns;
+    int64_t grace_ns;
+    int64_t heard_ns;
+    uint32_t silent_turns;
+    int64_t beat_ns;
+    uint32_t dead_beats;
+    uint64_t beat_sequence, turns;
+    int64_t late_ns;
+    uint64_t told_done;
+    size_t told_done_bytes;
+    int64_t told_done_ns;
+    uint8_t token[16];
+    bool has_token;
+    dt_arena_t arena;
+    bool is_closing; /* no dial any more */
+    bool has_refusal; /* its text is kept, not the stream's */
+    bool is_tick_armed;
+    uint32_t idle_ticks;
+    struct dt_client_private *private_cluster;
+} dt_client_io_t;
+
+struct dt_session {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t generation; /* of the process: fork() makes it old */
+    uint32_t users;      /* tensors and futures, and 1 until dt_disconnect() */
+    dt_client_settings_t settings;
+    dt_client_state_t state;
+    dt_error_t end; /* ENDED: why. CONNECTING: what the last attempt said */
+    bool should_end;
+    pthread_t thread;
+    bool has_thread;
+    dt_rpc_wake_t *wake;
+    bool is_ticking;
+
+    uint64_t number; /* of the session */
+    uint32_t epoch;
+    dt_binding_t *bindings;
+    uint32_t binding_count;
+    uint64_t reconnects, queries_asked;
+
+    dt_frame_writer_t writer; /* of `open` */
+    dt_client_frame_t *open;  /* NULL: none */
+    int64_t open_ns;
+    uint32_t since_look;
+    dt_client_frame_t *spare; /* memory of a full frame, kept */
+    dt_list_t frames;
+    dt_client_frame_t *unsent; /* first in `frames` that is not sent; NULL: all are */
+    size_t unsent_bytes;
+    bool wants_ack;         /* the open frame asks for an acknowledgement at once */
+    size_t flush_bytes;     /* a frame is closed at this size */
+    uint64_t next_sequence; /* of the first record of the open frame, or of the next one */
+    uint64_t acked_sequence, sent_sequence;
+    uint64_t credit_bytes, sent_payload, appended_bytes;
+
+    uint64_t next_tensor;
+    dt_tensor_t *tensor_pool;
+    uint64_t *frees; /* ids to free; (free_count) */
+    uint32_t free_count, free_cap;
+    uint64_t *sync_tensors; /* (vdev_count) what a synchronising FETCH names; 0: none yet */
+    uint8_t *has_mesh;      /* (vdev_count) DEF_MESH was sent */
+
+    dt_future_t **futures; /* ring by number: from future_base to future_next */
+    uint32_t future_cap;
+    uint64_t future_base, future_next;
+    size_t done_bytes; /* of results since the start */
+
+    dt_list_t queries;
+    uint64_t query_next;
+    dt_list_t uploads;   /* in order of number */
+    dt_list_t downloads; /* futures whose bytes are coming */
+    uint64_t upload_next;
+
+    dt_failure_t *failures[DT_CLIENT_FAILURES_MAX]; /* unfetched, oldest first */
+    uint32_t failure_count;
+    uint64_t fetched[64]; /* sequences of failures that were fetched lately */
+    uint32_t fetched_count;
+
+    char **sources; /* places of the program by number - 1 */
+    uint32_t *source_index; /* open addressing: number; (source_index_cap) a power of two */
+    uint32_t source_count, source_index_cap;
+    uint32_t source; /* number of the one in force; 0: unknown */
+
+    dt_client_metas_t metas;
+    dt_client_cache_t cache;
+    dt_client_io_t io;
+};
+
+/* ---- session.c ---- */
+
+extern atomic_uint dt_client_generation;
+/* The session was made by this very process and has not ended. Lock not needed. */
+static inline bool dt_client_is_forked(const dt_session_t *session)
+{
+    return session->generation != atomic_load_explicit(&dt_client_generation, memory_order_relaxed);
+}
+dt_status_t dt_client_forked(dt_error_t *err);
+/* Take the lock of a session that can be used. Errors: STOPPED, LOST, ...; then it is not held. */
+dt_status_t dt_client_lock(dt_session_t *session, dt_error_t *err);
+/* One tensor or future less; frees an ended session with the last one. Lock held; releases it. */
+void dt_client_unuse_unlock(dt_session_t *session);
+/* Wait for `changed`. False: the deadline is over (INT64_MAX: none). Lock held. */
+bool dt_client_wait(dt_session_t *session, int64_t deadline_ns);
+int64_t dt_client_deadline(int64_t timeout_ms);
+/* The session ends for good: everybody who waits learns why. Lock held. */
+void dt_client_end(dt_session_t *session, dt_status_t code, const char *text);
+
+/* ---- settings.c ---- */
+dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_options_t *options,
+                               dt_error_t *err);
+void dt_client_settings_fini(dt_client_settings_t *settings);
+
+/* ---- io.c: the I/O thread ---- */
+dt_status_t dt_client_io_start(dt_session_t *session, dt_error_t *err);
+void dt_client_io_kick(dt_session_t *session); /* any thread, lock held */
+void dt_client_io_pump(dt_session_t *session); /* I/O thread */
+void dt_client_io_welcome(dt_session_t *session, const Dtorch__V1__SessionWelcome *welcome);
+void dt_client_io_closed(dt_session_t *session); /* stops the thread if that was the last stream */
+void dt_client_io_send(dt_session_t *session, const ProtobufCMessage *up);
+/* down.c: one message of the controller. */
+void dt_client_down(dt_session_t *session, const uint8_t *data, size_t size);
+
+/* ---- stream.c; lock held in all ---- */
+/* Have an open frame with room for a record of `bound` bytes. Waits, releasing the lock, while too
+ * much is unsent: so ids and numbers are given out after it. Then records are put. Errors: TIMEOUT
+ * (INT64_MAX: no deadline), NOMEM, LIMIT, what ended the session. */
+dt_status_t dt_client_room(dt_session_t *session, size_t bound, int64_t deadline_ns,
+                           dt_error_t *err);
+void dt_client_put(dt_session_t *session, const dt_record_t *record);
+void dt_client_put_op(dt_session_t *session, const dt_record_op_t *op);
+size_t dt_client_op_bound(uint32_t inputs, uint32_t outputs, uint32_t scalars);
+/* Room and put at once, for records without a number of ours. */
+dt_status_t dt_client_append(dt_session_t *session, const dt_record_t *record, dt_error_t *err);
+static inline bool dt_client_has_room(const dt_session_t *session, size_t bound)
+{
+    return session->open && session->writer.cap - session->writer.len >= bound + DT_CLIENT_FREES;
+}
+uint64_t dt_client_sequence(const dt_session_t *session); /* of the record that comes next */
+void dt_client_close_frame(dt_session_t *session);        /* and wake the I/O thread */
+void dt_client_accepted(dt_session_t *session, uint64_t sequence);
+void dt_client_resume(dt_session_t *session, uint64_t next_sequence);
+void dt_client_put_frees(dt_session_t *session, bool is_tail);
+void dt_client_stream_fini(dt_session_t *session);
+
+/* ---- failure.c ---- */
+void dt_client_failure_fill(dt_failure_t *failure, const Dtorch__V1__OperatorError *error);
+/* Copy to the program's, or the plain error; either may be NULL. Returns its code. */
+dt_status_t dt_client_failure_give(const dt_failure_t *failure, dt_failure_t *ret_failure);
+dt_status_t dt_client_failure_from(dt_failure_t *failure, const dt_error_t *err);
+void dt_client_failure_note(dt_session_t *session, const Dtorch__V1__OperatorError *error);
+void dt_client_failure_fetched(dt_session_t *session, uint64_t sequence);
+
+/* ---- metas.c ---- */
+dt_status_t dt_client_meta_intern(dt_client_metas_t *metas, const dt_meta_t *meta,
+                                  uint32_t *ret_index);
+void dt_client_metas_fini(dt_client_metas_t *metas);
+
+/* ---- cache.c; lock held ---- */
+
+/* Take a call apart into session->cache.call. Errors: INVALID (the text says which argument). */
+dt_status_t dt_client_call_handles(dt_session_t *session, const char *name, const dt_value_t *args,
+                                   uint32_t arg_count, dt_error_t *err);
+dt_status_t dt_client_call_operands(dt_session_t *session, const dt_operation_t *operation,
+                                    dt_error_t *err);
+/* The signature of the call in the scratch, or NULL; *ret_family NULL: not even that. */
+dt_client_signature_t *dt_client_lookup(dt_session_t *session, dt_client_family_t **ret_family);
+dt_client_signature_t *dt_client_find_entry(const dt_client_family_t *family,
+                                            const dt_client_numbers_t *numbers);
+dt_client_family_t *dt_client_family_new(dt_session_t *session); /* NULL: no memory */
+/* The call in the scratch comes with other numbers than before: those that have changed twice
+ * become dynamic. Gives a signature whose outputs hold for all of them, or NULL. */
+const dt_client_signature_t *dt_client_promote(dt_session_t *session, dt_client_family_t *family,
+                                               dt_client_numbers_t *ret_numbers);
+dt_status_t dt_client_cache_put(dt_client_cache_t *cache, dt_client_family_t *family,
+                                const dt_client_numbers_t *numbers,
+                                dt_client_signature_t *signature);
+void dt_client_cache_forget_dropped(dt_client_cache_t *cache);
+void dt_client_cache_fini(dt_client_cache_t *cache);
+
+/* ---- signature.c; lock held ---- */
+
+typedef struct dt_client_question {
+    const char *name;
+    const dt_value_t *args;
+    uint32_t arg_count;
+    const dt_operation_t *operation; /* of operands; NULL: args have handles */
+    uint32_t output_max;
+} dt_client_question_t;
+/* Look up, else ask and define, waiting for the answer. The scratch is another one afterwards. */
+dt_status_t dt_client_resolve(dt_session_t *session, const dt_client_question_t *question,
+                              dt_client_signature_t **ret_signature, dt_failure_t *failure);
+
+/* ---- tensor.c; lock held ---- */
+dt_tensor_t *dt_client_tensor_new(dt_session_t *session, uint64_t id, uint32_t meta, uint32_t vdev);
+void dt_client_tensor_unref(dt_tensor_t *tensor); /* the program still has the session */
+dt_status_t dt_client_layout(dt_session_t *session, uint32_t vdev, dt_layout_t *ret_layout,
+                             dt_error_t *err);
+
+/* ---- future.c ---- */
+dt_status_t dt_client_fetch(dt_session_t *session, uint64_t id, int64_t deadline_ns,
+                            dt_future_t **ret_future, dt_error_t *err); /* lock held */
+void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result); /* lock held */
+void dt_client_future_done(dt_future_t *future, dt_status_t status);            /* lock held */
+void dt_client_futures_end(dt_session_t *session);                              /* lock held */
+dt_future_t *dt_client_future_find(dt_session_t *session, uint64_t number);     /* lock held */
+
+/* ---- bulk.c; I/O thread ---- */
+void dt_client_bulk_pump(dt_session_t *session);
+void dt_client_bulk_close(dt_session_t *session);
+void dt_client_upload_free(dt_client_upload_t *upload);
+
+/* ---- private.c; I/O thread ---- */
+dt_status_t dt_client_private_start(dt_session_t *session, dt_error_t *err);
+/* Why it cannot work any more, if a daemon has ended; else DT_OK. */
+dt_status_t dt_client_private_check(dt_session_t *session, dt_error_t *err);
+void dt_client_private_stop(dt_session_t *session);
+
+#endif
