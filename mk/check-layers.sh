@@ -26,6 +26,7 @@ pki: base conf wire tensor ops shm shard core loop device pki
 programs='
 daemons/controllerd: base conf wire tensor ops shm shard core loop rpc store sysd metrics pki
 daemons/workerd: base conf wire tensor ops shm shard core loop device rpc sysd metrics pki
+client/src: base conf wire tensor ops shm shard loop rpc
 client/ctl: base conf wire tensor ops shm shard loop rpc pki
 '
 bad=0 files=0
@@ -47,7 +48,7 @@ for dir in lib/*/; do
         bad=1
     done
 done
-for dir in daemons/*/ client/ctl/; do
+for dir in daemons/*/ client/ctl/ client/src/; do
     [ -d "$dir" ] || continue
     dir=${dir%/}
     allowed=$(echo "$programs" | sed -n "s|^$dir: *||p")

@@ -1,11 +1,11 @@
 # Checks on the sources themselves.
 HEADER_OK := $(HEADERS:%=$(BUILD)/headers/%.ok)
-ALL_SRC := $(HEADERS) $(SRC) $(sort $(wildcard tests/*/*.c))
+ALL_SRC := $(HEADERS) $(SRC) $(sort $(wildcard tests/*/*.c client/examples/*.c))
 
 # A header must compile alone: it includes what it uses. One stamp a header, so only changed ones are tried again.
 $(BUILD)/headers/%.ok: % $(MAKEFILE_LIST) $(BUILD)/config.mk | $(PROTO_H)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS_ALL) -Itests -I. -fsyntax-only -x c -include $< -MMD -MP -MT $@ -MF $@.d /dev/null
+	$(Q)$(CC) $(CFLAGS_ALL) -Itests -I. -Iclient/include -fsyntax-only -x c -include $< -MMD -MP -MT $@ -MF $@.d /dev/null
 	$(Q)touch $@
 -include $(HEADER_OK:%=%.d)
 
@@ -14,8 +14,8 @@ TIDY_OK := $(SRC:%=$(BUILD)/tidy/%.ok)
 $(BUILD)/tidy/%.ok: % .clang-tidy $(BUILD)/config.mk | $(PROTO_H)
 	$(call say,TIDY,$<)
 	@mkdir -p $(@D)
-	$(Q)clang-tidy --quiet $< -- $(filter-out -fcf-protection,$(CFLAGS_ALL)) -DDT_VERSION_TEXT='""' 2>$@.log || { cat $@.log; exit 1; }
-	$(Q)$(CC) $(CFLAGS_ALL) -DDT_VERSION_TEXT='""' -MM -MP -MT $@ -MF $@.d $< && touch $@
+	$(Q)clang-tidy --quiet $< -- $(filter-out -fcf-protection,$(CFLAGS_ALL)) -Iclient/include -DDT_VERSION_TEXT='""' 2>$@.log || { cat $@.log; exit 1; }
+	$(Q)$(CC) $(CFLAGS_ALL) -Iclient/include -DDT_VERSION_TEXT='""' -MM -MP -MT $@ -MF $@.d $< && touch $@
 -include $(TIDY_OK:%=%.d)
 
 .PHONY: check-format check-layers check-names check-headers check-functions check-tidy check-selftest check-docs format

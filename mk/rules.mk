@@ -71,6 +71,11 @@ $(CLIENT_SO): $(CLIENT_PIC) $(CLIENT_LIB) client/libdtorch.map
 	$(call say,SO,$@)
 	@mkdir -p $(@D) && ln -sf libdtorch.so $@.0
 	$(Q)$(CC) $(filter-out -pie,$(LDFLAGS_ALL)) -shared -Wl,-soname,libdtorch.so.0 -Wl,--version-script=client/libdtorch.map -Wl,--no-undefined $(CLIENT_PIC) $(CLIENT_LIB) -o $@ $(LDLIBS_ALL)
+EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%,$(sort $(wildcard client/examples/*.c)))
+$(EXAMPLES): $(BUILD)/examples/%: client/examples/%.c $(CLIENT_SO) client/include/dtorch/dtorch.h
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -g $(OPT_$(PRESET)) $(WARN) -Iclient/include $< -o $@ -L$(BUILD)/lib -ldtorch -lm -Wl,-rpath,'$$ORIGIN/../lib'
 -include $(CLIENT_PIC:.o=.d) $(patsubst %.c,$(BUILD)/pic/%.d,$(filter $(CLIENT_PARTS:%=lib/%/%),$(LIB_SRC)))
 
 .SECONDARY:

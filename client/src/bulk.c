@@ -286,8 +286,7 @@ void dt_client_bulk_pump(dt_session_t *session)
     dt_client_io_t *io = &session->io;
     dt_client_upload_t *upload;
     pthread_mutex_lock(&session->lock);
-    bool has_work =
-        !dt_list_is_empty(&session->uploads) || !dt_list_is_empty(&session->downloads);
+    bool has_work = !dt_list_is_empty(&session->uploads) || !dt_list_is_empty(&session->downloads);
     pthread_mutex_unlock(&session->lock);
     if (!has_work || !io->is_welcome || io->is_closing)
         return;

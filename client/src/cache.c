@@ -287,8 +287,7 @@ dt_status_t dt_client_call_handles(dt_session_t *session, const char *name, cons
 dt_status_t dt_client_call_operands(dt_session_t *session, const dt_operation_t *operation,
                                     dt_error_t *err)
 {
-    struct parse p = {
-        .session = session, .call = &session->cache.call, .operation = operation};
+    struct parse p = {.session = session, .call = &session->cache.call, .operation = operation};
     return take_apart(&p, operation->name, operation->args, operation->arg_count, err);
 }
 
@@ -388,8 +387,7 @@ dt_client_signature_t *dt_client_find_entry(const dt_client_family_t *family,
 dt_client_signature_t *dt_client_lookup(dt_session_t *session, dt_client_family_t **ret_family)
 {
     const dt_client_call_t *call = &session->cache.call;
-    dt_client_family_t *family =
-        find_family(&session->cache, hash_key(call->key, call->key_bytes));
+    dt_client_family_t *family = find_family(&session->cache, hash_key(call->key, call->key_bytes));
     *ret_family = family;
     if (!family)
         return NULL;

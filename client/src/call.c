@@ -12,9 +12,8 @@ static dt_status_t check_submit(const dt_session_t *session, uint32_t signature,
                                 uint32_t input_count, uint32_t scalar_count, uint32_t output_count,
                                 dt_error_t *err)
 {
-    const dt_client_signature_t *sig = signature < session->cache.signature_count
-                                           ? session->cache.signatures[signature]
-                                           : NULL;
+    const dt_client_signature_t *sig =
+        signature < session->cache.signature_count ? session->cache.signatures[signature] : NULL;
     if (!sig || sig->is_dropped)
         return dt_fail(err, DT_ERR_INVALID, "dt", signature, "signature %u is not defined",
                        signature);
@@ -46,8 +45,8 @@ dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t 
     dt_status_t status =
         check_submit(session, signature, input_count, scalar_count, output_count, err);
     if (status == DT_OK)
-        status = dt_client_room(session, dt_client_op_bound(input_count, output_count, scalar_count),
-                                INT64_MAX, err);
+        status = dt_client_room(
+            session, dt_client_op_bound(input_count, output_count, scalar_count), INT64_MAX, err);
     if (status == DT_OK) {
         for (uint32_t i = 0; i < output_count; i++)
             ret_outputs[i] = session->next_tensor++;

@@ -2,16 +2,16 @@
  *
  * Two kinds of threads. Program threads append records to the open frame under the session's lock
  * and close it when it is full, has lingered, or when they are about to wait. The I/O thread owns
- * the gRPC streams: it sends closed frames as credit allows, keeps them until they are acknowledged,
- * makes broken streams anew and sends them again, and takes results in. Both meet in the session
- * under its one lock; waiting is for `changed`.
+ * the gRPC streams: it sends closed frames as credit allows, keeps them until they are
+ * acknowledged, makes broken streams anew and sends them again, and takes results in. Both meet in
+ * the session under its one lock; waiting is for `changed`.
  *
  *   state  CONNECTING -> LIVE <-> AWAY -> ENDED (with `end`, the reason, for good)
  *
  * Invariants: sequence numbers and ids are given out under the lock, in the order of the stream;
  * frames in `frames` are closed and in order, those from `unsent` on have not been sent on the
- * stream that is open now; what is unsent is at most DT_CLIENT_UNSENT_MAX and one frame. The lock is
- * never held while gRPC is called, but for the wake of the I/O thread. */
+ * stream that is open now; what is unsent is at most DT_CLIENT_UNSENT_MAX and one frame. The lock
+ * is never held while gRPC is called, but for the wake of the I/O thread. */
 #ifndef DT_CLIENT_CLIENT_H
 #define DT_CLIENT_CLIENT_H
 #include <pthread.h>
@@ -33,22 +33,23 @@
 #include "wire/frame.h"
 #include "wire/record.h"
 #include "wire/signature.h"
-
+/* clang-format off: the public header leaves out what it finds defined */
 #include <dtorch/dtorch.h>
+/* clang-format on */
 
 #define DT_CLIENT_UNSENT_MAX    (256u << 10) /* bytes of closed frames before the program waits */
 #define DT_CLIENT_RECORDS_MAX   65536u       /* sent and not acknowledged */
 #define DT_CLIENT_LINGER_NS     INT64_C(50000)
 #define DT_CLIENT_LINGER_LOOK   8u /* records between two looks at the clock */
 #define DT_CLIENT_TICK_NS       INT64_C(1000000)
-#define DT_CLIENT_TICKS_IDLE    32u          /* ticks without work, then they stop */
-#define DT_CLIENT_ENVELOPE      8u           /* room in front of a frame for its tag and length */
-#define DT_CLIENT_FUTURES_MAX   200000u      /* unconfirmed; below the controller's bound */
-#define DT_CLIENT_FAILURES_MAX  256u         /* unfetched ones that are kept */
-#define DT_CLIENT_BULK_AHEAD    (8u << 20)   /* bytes of uploads on their way */
+#define DT_CLIENT_TICKS_IDLE    32u        /* ticks without work, then they stop */
+#define DT_CLIENT_ENVELOPE      8u         /* room in front of a frame for its tag and length */
+#define DT_CLIENT_FUTURES_MAX   200000u    /* unconfirmed; below the controller's bound */
+#define DT_CLIENT_FAILURES_MAX  256u       /* unfetched ones that are kept */
+#define DT_CLIENT_BULK_AHEAD    (8u << 20) /* bytes of uploads on their way */
 #define DT_CLIENT_BULK_CHUNK    (1u << 20)
 #define DT_CLIENT_SIGNATURES    16000u /* live ones; the controller's bound is a little higher */
-#define DT_CLIENT_SCALARS_MAX   16u /* numbers of one call that may become dynamic */
+#define DT_CLIENT_SCALARS_MAX   16u    /* numbers of one call that may become dynamic */
 #define DT_CLIENT_ADDRESSES_MAX 16u
 #define DT_CLIENT_NO_META       UINT32_MAX
 /* Bytes of one FREE record; a frame keeps so much room for the frees that go with it. */
@@ -154,7 +155,7 @@ typedef struct dt_client_signature {
     uint32_t dynamic_count;
     uint32_t id_count; /* outputs with an id */
     uint32_t output_count;
-    bool is_pinned;       /* the program knows its number */
+    bool is_pinned; /* the program knows its number */
     bool is_dropped;
     uint64_t used;        /* sequence of its last use */
     dt_output_t *outputs; /* (output_count) */
@@ -223,12 +224,12 @@ typedef struct dt_client_io {
     dt_rpc_t *rpc;
     dt_timer_t *tick, *beat, *redial, *patience;
     dt_rpc_stream_t *stream, *bulk;
-    bool is_welcome;      /* the stream has been welcomed */
+    bool is_welcome;          /* the stream has been welcomed */
     int64_t bulk_retry_ns;    /* not dialled again before */
     int64_t bulk_progress_ns; /* when bytes of a transfer were last confirmed or came */
     uint8_t *bulk_buffer;     /* of one chunk that is sent */
-    uint32_t attempt;     /* dials that failed in a row */
-    size_t address;       /* which is dialled */
+    uint32_t attempt;         /* dials that failed in a row */
+    size_t address;           /* which is dialled */
     int64_t away_since_ns;
     int64_t grace_ns;
     int64_t heard_ns;
@@ -243,7 +244,7 @@ typedef struct dt_client_io {
     uint8_t token[16];
     bool has_token;
     dt_arena_t arena;
-    bool is_closing; /* no dial any more */
+    bool is_closing;  /* no dial any more */
     bool has_refusal; /* its text is kept, not the stream's */
     bool is_tick_armed;
     uint32_t idle_ticks;
@@ -307,7 +308,7 @@ struct dt_session {
     uint64_t fetched[64]; /* sequences of failures that were fetched lately */
     uint32_t fetched_count;
 
-    char **sources; /* places of the program by number - 1 */
+    char **sources;         /* places of the program by number - 1 */
     uint32_t *source_index; /* open addressing: number; (source_index_cap) a power of two */
     uint32_t source_count, source_index_cap;
     uint32_t source; /* number of the one in force; 0: unknown */
@@ -429,7 +430,7 @@ dt_status_t dt_client_layout(dt_session_t *session, uint32_t vdev, dt_layout_t *
 
 /* ---- future.c ---- */
 dt_status_t dt_client_fetch(dt_session_t *session, uint64_t id, int64_t deadline_ns,
-                            dt_future_t **ret_future, dt_error_t *err); /* lock held */
+                            dt_future_t **ret_future, dt_error_t *err);         /* lock held */
 void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result); /* lock held */
 void dt_client_future_done(dt_future_t *future, dt_status_t status);            /* lock held */
 void dt_client_futures_end(dt_session_t *session);                              /* lock held */

@@ -76,8 +76,8 @@ static void on_answer(dt_session_t *session, const Dtorch__V1__SigAnswer *answer
         query->is_done = true;
         query->needs_execution = answer->needs_execution;
         dt_error_t err = {.code = DT_OK};
-        if (answer->signature.len && dt_buf_append(&query->answer, answer->signature.data,
-                                                   answer->signature.len) != DT_OK)
+        if (answer->signature.len &&
+            dt_buf_append(&query->answer, answer->signature.data, answer->signature.len) != DT_OK)
             (void)dt_client_failure_from(
                 query->failure,
                 (dt_fail(&err, DT_ERR_NOMEM, "dt", 0, "no memory for an answer"), &err));
@@ -106,9 +106,8 @@ static void on_refusal(dt_session_t *session, const Dtorch__V1__Refusal *refusal
     dt_status_t code = DT_ERR_PEER;
     pthread_mutex_lock(&session->lock);
     session->io.has_refusal = true;
-    if (session->io.has_token &&
-        (refusal->code == DTORCH__V1__REFUSAL__CODE__EPOCH ||
-         refusal->code == DTORCH__V1__REFUSAL__CODE__DENIED))
+    if (session->io.has_token && (refusal->code == DTORCH__V1__REFUSAL__CODE__EPOCH ||
+                                  refusal->code == DTORCH__V1__REFUSAL__CODE__DENIED))
         code = DT_ERR_LOST;
     else if (refusal->code == DTORCH__V1__REFUSAL__CODE__DENIED)
         code = DT_ERR_DENIED;

@@ -260,7 +260,8 @@ dt_status_t dt_future_read(dt_future_t *future, void *ret_data, size_t size, dt_
     dt_status_t status = value_of(future);
     if (status != DT_OK)
         return dt_fail(err, status, "dt", 0, "%s",
-                       status == DT_ERR_AGAIN ? "the value is not here yet" : dt_status_text(status));
+                       status == DT_ERR_AGAIN ? "the value is not here yet"
+                                              : dt_status_text(status));
     if (size != future->size)
         return dt_fail(err, DT_ERR_LIMIT, "dt", (int64_t)future->size,
                        "the value has %zu bytes, there is room for %zu", future->size, size);
@@ -340,8 +341,7 @@ static dt_status_t sync_all(dt_session_t *session, dt_future_t **futures, int64_
         if (!futures[v])
             continue;
         if (!await(futures[v], deadline_ns))
-            return dt_fail(err, DT_ERR_TIMEOUT, "dt", 0,
-                           "not all operators were executed in time");
+            return dt_fail(err, DT_ERR_TIMEOUT, "dt", 0, "not all operators were executed in time");
         if (session->state == DT_CLIENT_ENDED)
             return dt_fail(err, session->end.code, "dt", 0, "%s", session->end.text);
         if (futures[v]->status != DT_OK)
@@ -355,9 +355,8 @@ dt_status_t dt_synchronize(dt_session_t *session, int64_t timeout_ms, dt_error_t
     DT_TRY(dt_client_lock(session, err));
     uint32_t count = session->settings.vdev_count;
     dt_future_t **futures = calloc(count, sizeof(void *));
-    dt_status_t status =
-        futures ? sync_all(session, futures, dt_client_deadline(timeout_ms), err)
-                : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory to wait with");
+    dt_status_t status = futures ? sync_all(session, futures, dt_client_deadline(timeout_ms), err)
+                                 : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory to wait with");
     pthread_mutex_unlock(&session->lock);
     for (uint32_t v = 0; futures && v < count; v++)
         dt_future_free(futures[v]);

@@ -120,9 +120,8 @@ static dt_client_frame_t *take_frame(dt_session_t *session)
     if (!frame)
         return NULL;
     payload = frame->size - DT_FRAME_HEADER_BYTES;
-    if (!frame->is_counted &&
-        (session->sent_payload + payload > session->credit_bytes ||
-         frame->last > session->acked_sequence + DT_CLIENT_RECORDS_MAX))
+    if (!frame->is_counted && (session->sent_payload + payload > session->credit_bytes ||
+                               frame->last > session->acked_sequence + DT_CLIENT_RECORDS_MAX))
         return NULL;
     if (!frame->is_counted)
         session->sent_payload += payload;
@@ -298,7 +297,8 @@ static void on_message(dt_rpc_stream_t *stream, const uint8_t *data, size_t size
 static int64_t backoff_ns(dt_session_t *session, int64_t now_ns)
 {
     dt_client_io_t *io = &session->io;
-    bool is_long = session->state == DT_CLIENT_AWAY && now_ns - io->away_since_ns > BACKOFF_AFTER_NS;
+    bool is_long =
+        session->state == DT_CLIENT_AWAY && now_ns - io->away_since_ns > BACKOFF_AFTER_NS;
     int64_t most_ns = is_long ? BACKOFF_LONG_NS : BACKOFF_MAX_NS;
     int64_t ns = BACKOFF_FIRST_NS << (io->attempt < 8 ? io->attempt : 8);
     if (session->settings.is_private)

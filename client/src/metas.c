@@ -9,8 +9,8 @@
 
 static uint64_t hash_of(const dt_meta_t *meta)
 {
-    uint64_t hash = dt_hash_u64((uint64_t)meta->dtype << 16 | (uint64_t)meta->ndim << 8 |
-                                meta->layout);
+    uint64_t hash =
+        dt_hash_u64((uint64_t)meta->dtype << 16 | (uint64_t)meta->ndim << 8 | meta->layout);
     bool is_explicit = (meta->layout & DT_META_CLASS_MASK) == DT_META_EXPLICIT;
     for (int i = 0; i < meta->ndim; i++) {
         hash = dt_hash_u64(hash ^ (uint64_t)meta->sizes[i]);

@@ -122,8 +122,8 @@ dt_status_t dt_mark_source(dt_session_t *session, const char *place, dt_error_t 
     if (place)
         DT_TRY(check_text(place, DT_RECORD_TEXT_MAX, err));
     DT_TRY(dt_client_lock(session, err));
-    bool is_same = place && session->source &&
-                   strcmp(session->sources[session->source - 1], place) == 0;
+    bool is_same =
+        place && session->source && strcmp(session->sources[session->source - 1], place) == 0;
     if (place && !is_same)
         number = number_of(session, place, &is_new);
     if (!is_same && number != session->source) {

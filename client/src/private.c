@@ -120,9 +120,9 @@ static dt_status_t write_file(const char *path, const char *text, dt_error_t *er
     int number = errno;
     if (fd >= 0)
         (void)close(fd);
-    return is_written ? DT_OK
-                      : dt_fail(err, DT_ERR_DENIED, "errno", number, "%s: %s", path,
-                                strerror(number));
+    return is_written
+               ? DT_OK
+               : dt_fail(err, DT_ERR_DENIED, "errno", number, "%s: %s", path, strerror(number));
 }
 
 static dt_status_t configure(struct dt_client_private *cluster, int which, dt_error_t *err)
@@ -151,7 +151,8 @@ static dt_status_t configure(struct dt_client_private *cluster, int which, dt_er
 
 /* ---- its daemons ---- */
 
-/* DTORCH_* would set options of the daemons over their files. Gives an array of borrowed strings. */
+/* DTORCH_* would set options of the daemons over their files. Gives an array of borrowed strings.
+ */
 static char **clean_environment(void)
 {
     char **all = dt_env_all();
@@ -204,8 +205,8 @@ static dt_status_t spawn(struct dt_client_private *cluster, int which, char **en
         .new_session = true, /* Ctrl-C is the program's; we end them */
     };
     daemon->cluster = cluster;
-    dt_status_t status =
-        dt_child_spawn(cluster->session->io.loop, &options, on_exit_of, daemon, &daemon->child, err);
+    dt_status_t status = dt_child_spawn(cluster->session->io.loop, &options, on_exit_of, daemon,
+                                        &daemon->child, err);
     (void)close(fd);
     return status;
 }
@@ -236,8 +237,7 @@ dt_status_t dt_client_private_start(dt_session_t *session, dt_error_t *err)
 }
 
 /* The end of a daemon's log: why it has ended. */
-static void log_tail(const struct dt_client_private *cluster, int which,
-                     char text[static LOG_TAIL])
+static void log_tail(const struct dt_client_private *cluster, int which, char text[static LOG_TAIL])
 {
     char path[PATH_MAX + 64];
     (void)snprintf(path, sizeof path, "%s/%s.log", cluster->dir, names[which]);

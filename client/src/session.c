@@ -14,7 +14,8 @@ atomic_uint dt_client_generation;
 
 /* ---- fork ---- */
 
-/* The child has no I/O thread, and the lock may be held by a thread that it does not have either. */
+/* The child has no I/O thread, and the lock may be held by a thread that it does not have either.
+ */
 static void in_child(void)
 {
     atomic_fetch_add(&dt_client_generation, 1);
@@ -171,9 +172,10 @@ static dt_status_t await_welcome(dt_session_t *session, dt_error_t *err)
         ;
     if (session->state == DT_CLIENT_CONNECTING || session->state == DT_CLIENT_ENDED) {
         bool is_late = session->state == DT_CLIENT_CONNECTING;
-        status = dt_fail(err, session->end.code, session->end.source, session->end.source_code,
-                         "%s%s%s", session->settings.is_private ? "" : session->settings.addresses[0],
-                         session->settings.is_private ? "" : ": ", session->end.text);
+        status =
+            dt_fail(err, session->end.code, session->end.source, session->end.source_code, "%s%s%s",
+                    session->settings.is_private ? "" : session->settings.addresses[0],
+                    session->settings.is_private ? "" : ": ", session->end.text);
         if (is_late && err && status != DT_ERR_AGAIN)
             err->code = status = DT_ERR_AGAIN;
     }
@@ -191,8 +193,7 @@ dt_status_t dt_connect(const dt_connect_options_t *options, dt_session_t **ret_s
     status = dt_client_settings(&session->settings, options, err);
     if (status == DT_OK) {
         session->has_mesh = calloc(session->settings.vdev_count, 1);
-        session->sync_tensors =
-            calloc(session->settings.vdev_count, sizeof *session->sync_tensors);
+        session->sync_tensors = calloc(session->settings.vdev_count, sizeof *session->sync_tensors);
         if (!session->has_mesh || !session->sync_tensors)
             status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
     }

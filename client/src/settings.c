@@ -139,8 +139,8 @@ static dt_status_t find_tls(dt_client_settings_t *settings, const dt_connect_opt
 {
     if (is_all_unix(settings))
         return DT_OK;
-    DT_TRY(read_pem(options->certificate_authority, conf, "CertificateAuthority", &settings->ca,
-                    err));
+    DT_TRY(
+        read_pem(options->certificate_authority, conf, "CertificateAuthority", &settings->ca, err));
     if (!settings->ca)
         return DT_OK;
     DT_TRY(read_pem(options->certificate, conf, "Certificate", &settings->certificate, err));
@@ -166,8 +166,8 @@ static dt_status_t take_texts(dt_client_settings_t *settings, const dt_connect_o
     char *boot_id = NULL;
     DT_TRY(take_text(settings->device_kind, sizeof settings->device_kind, options->device_kind,
                      "device_kind", err));
-    DT_TRY(take_text(settings->backend, sizeof settings->backend, options->backend, "backend",
-                     err));
+    DT_TRY(
+        take_text(settings->backend, sizeof settings->backend, options->backend, "backend", err));
     (void)dt_str_copy(settings->program, sizeof settings->program,
                       options->program ? options->program : program_invocation_short_name);
     (void)dt_str_copy(settings->build, sizeof settings->build, dt_version());

@@ -52,8 +52,7 @@ static dt_status_t describe(dt_session_t *session, const dt_client_question_t *q
     dt_layout_t layout = {.mesh = call->vdev, .ndim = call->vdev ? 1 : 0};
     dt_status_t status = DT_OK;
     memset(ret_sig, 0, sizeof *ret_sig);
-    dt_signature_tensor_t *inputs =
-        arena_array(arena, call->input_count, sizeof *inputs, &status);
+    dt_signature_tensor_t *inputs = arena_array(arena, call->input_count, sizeof *inputs, &status);
     if (status == DT_OK)
         status = copy_args(question, call, mask, arena, ret_sig);
     if (status != DT_OK)
@@ -274,8 +273,8 @@ static dt_status_t take_answer(const dt_client_query_t *query, const dt_client_q
     bare.flags = asked->flags;
     dt_buf_init(&again, DT_SIGNATURE_BYTES_MAX);
     dt_status_t status = dt_signature_encode(&bare, &again, err);
-    if (status == DT_OK && (again.len != query->body_bytes ||
-                            memcmp(again.data, query->body, again.len) != 0))
+    if (status == DT_OK &&
+        (again.len != query->body_bytes || memcmp(again.data, query->body, again.len) != 0))
         status = dt_fail(err, DT_ERR_INTERNAL, "dt", 0,
                          "the cluster answered for another signature than %s", question->name);
     dt_buf_fini(&again);
@@ -288,10 +287,9 @@ static dt_status_t take_answer(const dt_client_query_t *query, const dt_client_q
 static dt_status_t take_apart(dt_session_t *session, const dt_client_question_t *question,
                               dt_error_t *err)
 {
-    return question->operation
-               ? dt_client_call_operands(session, question->operation, err)
-               : dt_client_call_handles(session, question->name, question->args,
-                                        question->arg_count, err);
+    return question->operation ? dt_client_call_operands(session, question->operation, err)
+                               : dt_client_call_handles(session, question->name, question->args,
+                                                        question->arg_count, err);
 }
 
 static dt_status_t ask_and_define(dt_session_t *session, const dt_client_question_t *question,
@@ -400,13 +398,13 @@ dt_status_t dt_client_resolve(dt_session_t *session, const dt_client_question_t 
     dt_arena_init(&arena, ARENA_MAX);
     dt_status_t status;
     if (like) {
-        status = define_like(session, question, family, &numbers, like, &arena, ret_signature,
-                             &err);
+        status =
+            define_like(session, question, family, &numbers, like, &arena, ret_signature, &err);
         if (status != DT_OK)
             status = dt_client_failure_from(failure, &err);
     } else {
-        status = ask_and_define(session, question, family, &numbers, &arena, ret_signature,
-                                failure);
+        status =
+            ask_and_define(session, question, family, &numbers, &arena, ret_signature, failure);
     }
     dt_arena_fini(&arena);
     return status;
@@ -482,7 +480,8 @@ dt_status_t dt_signature_define(dt_session_t *session, const dt_operation_t *ope
                                 uint32_t *ret_signature, dt_error_t *err)
 {
     dt_client_signature_t *signature;
-    if (flags & ~(DT_SIGNATURE_DRAWS | DT_SIGNATURE_DEPENDS) || output_count > DT_RECORD_OUTPUTS_MAX)
+    if (flags & ~(DT_SIGNATURE_DRAWS | DT_SIGNATURE_DEPENDS) ||
+        output_count > DT_RECORD_OUTPUTS_MAX)
         return dt_fail(err, DT_ERR_INVALID, "dt", flags, "unknown flags, or too many outputs");
     DT_TRY(dt_client_lock(session, err));
     dt_status_t status =

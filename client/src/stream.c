@@ -217,15 +217,13 @@ void dt_client_accepted(dt_session_t *session, uint64_t sequence)
 {
     bool has_room = false;
     while (!dt_list_is_empty(&session->frames)) {
-        dt_client_frame_t *frame =
-            DT_CONTAINER_OF(session->frames.next, dt_client_frame_t, link);
+        dt_client_frame_t *frame = DT_CONTAINER_OF(session->frames.next, dt_client_frame_t, link);
         if (frame->last > sequence || !frame->is_counted)
             break;
         if (session->unsent == frame) { /* accepted on a stream that broke */
             dt_list_t *next = frame->link.next;
-            session->unsent = next == &session->frames
-                                  ? NULL
-                                  : DT_CONTAINER_OF(next, dt_client_frame_t, link);
+            session->unsent =
+                next == &session->frames ? NULL : DT_CONTAINER_OF(next, dt_client_frame_t, link);
             session->unsent_bytes -= frame->size;
             has_room = true;
         }

@@ -31,8 +31,7 @@ dt_tensor_t *dt_client_tensor_new(dt_session_t *session, uint64_t id, uint32_t m
         session->tensor_pool = tensor->next_free;
     else if (!(tensor = malloc(sizeof *tensor)))
         return NULL;
-    *tensor =
-        (dt_tensor_t){.session = session, .id = id, .meta = meta, .vdev = vdev, .refs = 1};
+    *tensor = (dt_tensor_t){.session = session, .id = id, .meta = meta, .vdev = vdev, .refs = 1};
     session->users++;
     return tensor;
 }
@@ -111,10 +110,8 @@ dt_status_t dt_tensor_adopt(dt_session_t *session, uint64_t id, uint32_t vdev,
 {
     uint32_t index = DT_CLIENT_NO_META;
     DT_TRY(dt_client_lock(session, err));
-    dt_status_t status =
-        meta ? dt_client_meta_intern(&session->metas, meta, &index) : DT_OK;
-    dt_tensor_t *tensor =
-        status == DT_OK ? dt_client_tensor_new(session, id, index, vdev) : NULL;
+    dt_status_t status = meta ? dt_client_meta_intern(&session->metas, meta, &index) : DT_OK;
+    dt_tensor_t *tensor = status == DT_OK ? dt_client_tensor_new(session, id, index, vdev) : NULL;
     pthread_mutex_unlock(&session->lock);
     if (!tensor)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a tensor");
@@ -218,8 +215,8 @@ static void free_copy(void *copy)
 }
 
 /* Where the bytes stay until they are sent. Small ones go in the record itself. */
-static dt_status_t keep_bytes(const dt_upload_t *from, size_t size,
-                              dt_client_upload_t **ret_upload, dt_error_t *err)
+static dt_status_t keep_bytes(const dt_upload_t *from, size_t size, dt_client_upload_t **ret_upload,
+                              dt_error_t *err)
 {
     dt_client_upload_t *upload = calloc(1, sizeof *upload);
     void *copy = NULL;
@@ -243,8 +240,7 @@ static dt_status_t keep_bytes(const dt_upload_t *from, size_t size,
 
 /* Lock held. */
 static dt_status_t put_upload(dt_session_t *session, const dt_upload_t *from, const dt_meta_t *meta,
-                              dt_client_upload_t *upload, dt_tensor_t **ret_tensor,
-                              dt_error_t *err)
+                              dt_client_upload_t *upload, dt_tensor_t **ret_tensor, dt_error_t *err)
 {
     static const uint8_t zeros[DT_RECORD_INLINE_MAX];
     dt_record_t record;
@@ -314,10 +310,7 @@ dt_status_t dt_tensor_from(dt_session_t *session, dt_dtype_t dtype, unsigned ndi
                            const int64_t *sizes, const void *data, dt_tensor_t **ret_tensor,
                            dt_error_t *err)
 {
-    dt_upload_t from = {.struct_size = sizeof from,
-                        .dtype = dtype,
-                        .ndim = ndim,
-                        .sizes = sizes,
-                        .data = data};
+    dt_upload_t from = {
+        .struct_size = sizeof from, .dtype = dtype, .ndim = ndim, .sizes = sizes, .data = data};
     return dt_tensor_upload(session, &from, ret_tensor, err);
 }
