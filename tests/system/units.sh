@@ -199,7 +199,7 @@ try_stop() {
     inside systemctl start dtorch-controllerd-admin.socket
     is 'a socket alone starts no daemon' "$(property controllerd.service ActiveState)" inactive
     is 'the first request does' "$(inside dtorchctl cluster status >/dev/null 2>&1; echo $?)" 0
-    is 'and it was started by its socket' "$(property controllerd.service ActiveState)" active
+    becomes 'and it was started by its socket' active property controllerd.service ActiveState
     inside systemctl stop dtorch-controllerd
     mv "$root/etc/dtorch/workerd.conf" "$root/etc/dtorch/workerd.conf.away"
     inside systemctl start dtorch-workerd
