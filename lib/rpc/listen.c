@@ -327,18 +327,15 @@ static void on_acceptable(void *arg, int events)
     }
 }
 
+/* gRPC keeps the descriptor of a listener that it has given up, so only its log tells. */
 static void look_at_tls(dt_rpc_server_t *server)
 {
-    for (size_t i = 0; i < server->tls_count; i++) {
-        dt_rpc_tls_state_t *tls = server->tls[i];
-        struct stat info;
-        if (tls->fd < 0 || tls->is_lost || server->is_stopping ||
-            (fstat(tls->fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == tls->inode))
-            continue;
-        tls->is_lost = true;
-        if (server->options.listener_lost)
-            server->options.listener_lost(server->options.arg, tls->port);
-    }
+    if (server->tls_count == 0 || server->is_tls_lost || server->is_stopping ||
+        dt_rpc_accept_failures() == server->accept_failures)
+        return;
+    server->is_tls_lost = true;
+    if (server->options.listener_lost)
+        server->options.listener_lost(server->options.arg, server->tls[0]->port);
 }
 
 static void on_sweep(void *arg, int64_t deadline_ns)
