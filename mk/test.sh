@@ -39,6 +39,7 @@ stage() { # STAGE TARGET ARGUMENTS...: run make, count, say how it went
 
 lane_build() { # everything that compiles: both cores
     stage deps deps
+    stage config config
     touch "$log/ready.deps"
     stage format check-format
     stage layers check-layers

@@ -513,6 +513,7 @@ int dt_workerd_run(const dt_conf_cmdline_t *cmdline, dt_conf_t *conf)
         dt_join_start(w->join);
         if (dt_join_is_ready(w->join))
             link_start(w);
+        dt_signals_release();
         dt_rpc_run(w->rpc);
     } else {
         dt_log_err("dtorch-workerd cannot start", DT_LOG_E(&err));
