@@ -146,7 +146,8 @@ typedef struct dt_rpc_listener {
     int fd;
     int number;
     bool is_unix;
-    bool is_paused; /* out of descriptors; the server's sweep resumes it */
+    bool is_paused;  /* out of descriptors; the server's sweep resumes it */
+    bool is_resting; /* after a slice of work; the server's breath resumes it */
     dt_watch_t *watch;
     char path[108];         /* socket file of ours, or "" */
     uint64_t device, inode; /* of that file */
@@ -166,7 +167,7 @@ struct dt_rpc_server {
     bool is_started, is_stopping, is_shut;
     size_t requests; /* posted and not completed */
     dt_rpc_tag_t shut_tag;
-    dt_timer_t *grace, *sweep;
+    dt_timer_t *grace, *sweep, *breath;
     void (*done)(void *arg);
     void *done_arg;
     dt_rpc_listener_t listeners[DT_RPC_LISTENER_MAX];
