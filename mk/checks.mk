@@ -3,7 +3,7 @@ HEADER_OK := $(HEADERS:%=$(BUILD)/headers/%.ok)
 ALL_SRC := $(HEADERS) $(SRC) $(sort $(wildcard tests/*/*.c client/examples/*.c))
 
 # A header must compile alone: it includes what it uses. One stamp a header, so only changed ones are tried again.
-$(BUILD)/headers/%.ok: % $(MAKEFILE_LIST) $(BUILD)/config.mk | $(PROTO_H)
+$(BUILD)/headers/%.ok: % $(MAKEFILE_LIST) $(BUILD)/config.mk $(PROTO_H)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -Itests -I. -Iclient/include -fsyntax-only -x c -include $< -MMD -MP -MT $@ -MF $@.d /dev/null
 	$(Q)touch $@

@@ -25,7 +25,8 @@ $(PROTO_O): %.o: %.c $(PROTO_H)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_GEN) -MMD -MP -c $< -o $@
 
-$(BUILD)/%.o: %.c $(MAKEFILE_LIST) $(BUILD)/config.mk | $(PROTO_H)
+# Generated headers are system headers to the compiler, which does not list those: all depend on all of them.
+$(BUILD)/%.o: %.c $(MAKEFILE_LIST) $(BUILD)/config.mk $(PROTO_H)
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(EXTRA) -MMD -MP -c $< -o $@

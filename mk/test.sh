@@ -39,6 +39,8 @@ stage() { # STAGE TARGET ARGUMENTS...: run make, count, say how it went
 
 lane_build() { # everything that compiles: both cores
     stage deps deps
+    stage config config
+    touch "$log/ready.deps"
     stage format check-format
     stage layers check-layers
     stage functions check-functions
@@ -68,6 +70,8 @@ await() { # MARK: set by the other lane
 }
 
 lane_daemons() { # what mostly waits: daemons, kills, deadlines
+    await deps
+    stage systemd-root systemd-root
     await gcc
     stage unit check-unit
     stage corpus check-corpus

@@ -413,7 +413,6 @@ static void complain(const dt_error_t *err, int exit_code)
 int dt_controllerd_run(const dt_conf_sources_t *sources, dt_conf_t *conf)
 {
     dt_controllerd_t *app = calloc(1, sizeof *app);
-    sigset_t held;
     dt_error_t err = {.text = "out of memory"};
     int exit_code;
     if (!app) {
@@ -423,11 +422,7 @@ int dt_controllerd_run(const dt_conf_sources_t *sources, dt_conf_t *conf)
     (void)dt_sysd_log_init("dtorch-controllerd");
     init(app, sources, conf);
     if (start(app, &exit_code, &err) == DT_OK) {
-        sigemptyset(&held);
-        sigaddset(&held, SIGTERM);
-        sigaddset(&held, SIGINT);
-        sigaddset(&held, SIGHUP);
-        (void)pthread_sigmask(SIG_UNBLOCK, &held, NULL);
+        dt_signals_release();
         dt_rpc_run(app->rpc);
         exit_code = app->exit_code;
     } else if (exit_code != DT_CONTROLLERD_EXIT_OK) {

@@ -165,6 +165,7 @@ static void inventory_send(workerd_t *w)
     message->inventory.n_engines =
         dt_engines_list(w->engines, w->engine_list, w->engine_at, DT_ENGINES_MAX);
     message->inventory.engines = w->engine_at;
+    message->inventory.config_hash = (char *)(uintptr_t)dt_conf_hash(w->conf); /* not written to */
     if (dt_link_set_inventory(w->link, &message->inventory, &err) != DT_OK)
         dt_log_err("the inventory cannot be sent", DT_LOG_E(&err));
 }
@@ -411,6 +412,7 @@ static void on_hup(void *arg, int signum)
         reload_apply(w, conf, &changed);
         dt_conf_free(w->conf);
         w->conf = conf;
+        inventory_send(w); /* with the new hash */
         dt_log_notice("configuration loaded again", DT_LOG_U("changed", changed.count),
                       DT_LOG_S("hash", dt_conf_hash(w->conf)));
     } else {
@@ -620,6 +622,7 @@ int dt_workerd_run(const dt_conf_cmdline_t *cmdline, dt_conf_t *conf)
         dt_join_start(w->join);
         if (dt_join_is_ready(w->join))
             link_start(w);
+        dt_signals_release();
         dt_rpc_run(w->rpc);
     } else {
         dt_log_err("dtorch-workerd cannot start", DT_LOG_E(&err));

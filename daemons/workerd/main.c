@@ -7,6 +7,7 @@
 #include "base/strings.h"
 #include "devices.h"
 #include "engine.h"
+#include "loop/loop.h"
 
 /* Take a flag of ours out of the command line. Returns whether it was there. */
 static bool flag_take(int *argc, char **argv, const char *flag)
@@ -52,5 +53,6 @@ int main(int argc, char **argv)
         dt_conf_free(conf);
         return rc;
     }
+    dt_signals_hold(); /* until the loop runs: no socket, lock or child may be left behind */
     return dt_workerd_run(&cmdline, conf);
 }

@@ -406,6 +406,8 @@ dt_status_t dt_agent_set_inventory(dt_agent_t *agent, const Dtorch__V1__Inventor
         free(data);
         return DT_OK;
     }
+    if (inventory->config_hash[0])
+        dt_wire_text_copy(agent->config_hash, sizeof agent->config_hash, inventory->config_hash);
     free(agent->inventory);
     agent->inventory = data;
     agent->inventory_size = size;

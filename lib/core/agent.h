@@ -134,8 +134,9 @@ void dt_agent_tick(dt_agent_t *agent, int64_t now_ns, int64_t wall_ms);
 /* When dt_agent_tick() is wanted next; INT64_MAX: never. */
 int64_t dt_agent_deadline(const dt_agent_t *agent);
 
-/* What the node has. Sent if it differs from what was sent last; kept for the next connection.
- * Errors: INVALID (our own inventory breaks a bound of the .proto), NOMEM. Borrows. */
+/* What the node has. Sent if it differs from what was sent last; kept for the next connection,
+ * whose hello says its config_hash, if there is one. Errors: INVALID (our own inventory breaks a
+ * bound of the .proto), NOMEM. Borrows. */
 DT_MUST_USE dt_status_t dt_agent_set_inventory(dt_agent_t *agent,
                                                const Dtorch__V1__Inventory *inventory,
                                                int64_t now_ns, dt_error_t *err);

@@ -378,6 +378,10 @@ dt_status_t dt_cluster_start(dt_cluster_t *cluster, int64_t now_ns, int64_t wall
     cluster->is_started = true;
     cluster->started_ns = now_ns;
     cluster->started_wall_ms = cluster->wall_ms;
+    for (uint32_t i = 0; i < cluster->node_count; i++) { /* the journal does not say since when */
+        cluster->nodes[i]->health_since_ns = now_ns;
+        cluster->nodes[i]->health_since_wall_ms = cluster->wall_ms;
+    }
     dt_lease_clock_init(&cluster->clock, &cluster->rules, now_ns);
     dt_cluster_tokens_start(cluster);
     dt_event_draft_t draft;

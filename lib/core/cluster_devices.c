@@ -228,6 +228,8 @@ void dt_cluster_take_inventory(dt_cluster_t *cluster, dt_node_t *node,
     free(node->inventory);
     node->inventory = packed;
     node->inventory_size = size;
+    if (inventory->config_hash[0])
+        (void)dt_str_copy(node->config_hash, sizeof node->config_hash, inventory->config_hash);
     dt_cluster_devices_count(node);
     count_engines(node, inventory);
     if (is_first)

@@ -332,3 +332,23 @@ void dt_sigwatch_free(dt_sigwatch_t *sigwatch)
     if (sigwatch)
         dt_loop_close_handle((uv_handle_t *)&sigwatch->uv);
 }
+
+static void mask_signals(int how)
+{
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGTERM);
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGHUP);
+    (void)pthread_sigmask(how, &held, NULL);
+}
+
+void dt_signals_hold(void)
+{
+    mask_signals(SIG_BLOCK);
+}
+
+void dt_signals_release(void)
+{
+    mask_signals(SIG_UNBLOCK);
+}

@@ -102,4 +102,11 @@ DT_MUST_USE dt_status_t dt_sigwatch_create(dt_loop_t *loop, int signum,
                                            dt_sigwatch_t **ret_sigwatch, dt_error_t *err);
 void dt_sigwatch_free(dt_sigwatch_t *sigwatch); /* NULL is fine */
 
+/* Keep SIGTERM, SIGINT and SIGHUP waiting until dt_signals_release(): nothing that a start makes
+ * can be left behind, and threads made meanwhile never take them. Threads: main, before others
+ * exist. */
+void dt_signals_hold(void);
+/* Let the calling thread take them, the one that turns the loop; sigwatches see them then. */
+void dt_signals_release(void);
+
 #endif

@@ -23,7 +23,10 @@
 #include "rpc/address.h"
 #include "rpc/rpc_internal.h"
 
-#define ACCEPT_BATCH       64 /* connections accepted in one turn */
+#define ACCEPT_BATCH       64                     /* connections accepted in one turn */
+#define ACCEPT_SLICE_NS    (2 * DT_RPC_NS_PER_MS) /* and the time that it may take */
+#define BREATH_NS          DT_RPC_NS_PER_MS       /* then at least as long for those we have */
+#define CHURN_MAX          200 /* connections of a second that may go without a call */
 #define BACKLOG            1024
 #define SWEEP_NS           (1000 * DT_RPC_NS_PER_MS)
 #define PAUSE_NS           (100 * DT_RPC_NS_PER_MS) /* out of descriptors */
@@ -45,6 +48,12 @@ static dt_rpc_connection_t *find_connection(dt_rpc_server_t *server, int fd)
     return server->connections[fd];
 }
 
+static void note_refused(dt_rpc_server_t *server, const dt_rpc_peer_t *peer, uint64_t count)
+{
+    server->refused_unsaid += count;
+    memcpy(server->refused_address, peer->address, sizeof peer->address);
+}
+
 static void forget(dt_rpc_server_t *server, dt_rpc_connection_t *connection, int64_t now_ns)
 {
     connection->is_gone = true;
@@ -52,22 +61,29 @@ static void forget(dt_rpc_server_t *server, dt_rpc_connection_t *connection, int
     server->gone_count++;
 }
 
+/* Some that come and go are somebody's health check; a crowd of them is an offence. */
 static void mark_gone(dt_rpc_server_t *server, int64_t now_ns)
 {
+    const dt_rpc_connection_t *last = NULL;
+    uint64_t churn = 0;
     for (size_t i = 0; i < server->connection_capacity; i++) {
         dt_rpc_connection_t *connection = server->connections[i];
         if (!connection)
             continue;
-        if (!connection->is_gone && !is_same_socket(connection))
+        if (!connection->is_gone && !is_same_socket(connection)) {
             forget(server, connection, now_ns);
-        else if (connection->is_gone && connection->calls == 0 &&
-                 now_ns - connection->gone_ns > CONNECTION_GONE_NS) {
+            last = connection->has_called ? last : connection;
+            churn += !connection->has_called;
+        } else if (connection->is_gone && connection->calls == 0 &&
+                   now_ns - connection->gone_ns > CONNECTION_GONE_NS) {
             server->connections[i] = NULL;
             server->connection_count--;
             server->gone_count--;
             free(connection);
         }
     }
+    if (last && churn > CHURN_MAX)
+        note_refused(server, &last->peer, churn);
 }
 
 static bool grow_table(dt_rpc_server_t *server, int fd)
@@ -87,12 +103,6 @@ static bool grow_table(dt_rpc_server_t *server, int fd)
     return true;
 }
 
-static void note_refused(dt_rpc_server_t *server, const dt_rpc_peer_t *peer)
-{
-    server->refused_unsaid++;
-    memcpy(server->refused_address, peer->address, sizeof peer->address);
-}
-
 /* Close a connection that gRPC holds. A duplicate pins the socket, so that none but the one that
  * was accepted is shut down, whatever gRPC does meanwhile. Without a descriptor for it the number
  * is used as it is: at worst a peer has to connect again. */
@@ -104,7 +114,7 @@ static void evict(dt_rpc_server_t *server, dt_rpc_connection_t *connection, int6
     if (fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == connection->inode) {
         (void)shutdown(fd, SHUT_RDWR);
         server->stats.silent++;
-        note_refused(server, &connection->peer);
+        note_refused(server, &connection->peer, 1);
     }
     if (copy >= 0)
         (void)close(copy);
@@ -265,7 +275,7 @@ static void refuse(dt_rpc_listener_t *listener, int fd)
     describe_peer(listener, fd, &peer);
     (void)close(fd);
     server->stats.refused++;
-    note_refused(server, &peer);
+    note_refused(server, &peer, 1);
 }
 
 static void serve(dt_rpc_listener_t *listener, int fd)
@@ -299,6 +309,30 @@ static bool is_full(const dt_rpc_server_t *server)
     return server->connection_count - server->gone_count >= server->options.connection_max;
 }
 
+/* A listener that always has somebody waiting keeps the loop busy, and gRPC is polled only when the
+ * loop is not: so peers that connect without end would silence all others. After a slice of work
+ * the listener rests for as long. */
+static void rest(dt_rpc_listener_t *listener, int64_t began_ns)
+{
+    int64_t now_ns = dt_loop_now_ns();
+    int64_t took_ns = now_ns - began_ns;
+    listener->is_resting = true;
+    dt_watch_set(listener->watch, 0);
+    dt_timer_arm(listener->server->breath, now_ns + (took_ns > BREATH_NS ? took_ns : BREATH_NS));
+}
+
+static void on_breath(void *arg, int64_t deadline_ns)
+{
+    dt_rpc_server_t *server = arg;
+    (void)deadline_ns;
+    for (size_t i = 0; i < server->listener_count; i++) {
+        dt_rpc_listener_t *listener = &server->listeners[i];
+        if (listener->is_resting && !listener->is_paused)
+            dt_watch_set(listener->watch, DT_LOOP_READABLE);
+        listener->is_resting = false;
+    }
+}
+
 static void on_acceptable(void *arg, int events)
 {
     dt_rpc_listener_t *listener = arg;
@@ -307,7 +341,11 @@ static void on_acceptable(void *arg, int events)
     int64_t now_ns = dt_loop_now_ns();
     if (is_full(server))
         mark_gone(server, now_ns); /* once a batch: it looks at every connection */
-    for (int i = 0; i < ACCEPT_BATCH; i++) {
+    for (int i = 0;; i++) {
+        if (i == ACCEPT_BATCH || dt_loop_now_ns() - now_ns > ACCEPT_SLICE_NS) {
+            rest(listener, now_ns);
+            break;
+        }
         int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == ECONNABORTED || errno == EINTR))
             continue;
@@ -327,18 +365,15 @@ static void on_acceptable(void *arg, int events)
     }
 }
 
+/* gRPC keeps the descriptor of a listener that it has given up, so only its log tells. */
 static void look_at_tls(dt_rpc_server_t *server)
 {
-    for (size_t i = 0; i < server->tls_count; i++) {
-        dt_rpc_tls_state_t *tls = server->tls[i];
-        struct stat info;
-        if (tls->fd < 0 || tls->is_lost || server->is_stopping ||
-            (fstat(tls->fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == tls->inode))
-            continue;
-        tls->is_lost = true;
-        if (server->options.listener_lost)
-            server->options.listener_lost(server->options.arg, tls->port);
-    }
+    if (server->tls_count == 0 || server->is_tls_lost || server->is_stopping ||
+        dt_rpc_accept_failures() == server->accept_failures)
+        return;
+    server->is_tls_lost = true;
+    if (server->options.listener_lost)
+        server->options.listener_lost(server->options.arg, server->tls[0]->port);
 }
 
 static void on_sweep(void *arg, int64_t deadline_ns)
@@ -522,6 +557,7 @@ dt_status_t dt_rpc_listen_plain(dt_rpc_server_t *server, const struct sockaddr_s
 
 dt_status_t dt_rpc_listeners_init(dt_rpc_server_t *server, dt_error_t *err)
 {
+    DT_TRY(dt_timer_create(server->rpc->loop, on_breath, server, &server->breath, err));
     return dt_timer_create(server->rpc->loop, on_sweep, server, &server->sweep, err);
 }
 

@@ -168,8 +168,9 @@ typedef struct dt_rpc_server_options {
     /* Connections were refused over connection_max, or closed because they said nothing: the host
      * of the last one, and how many since the last call. At most one call a second; may be NULL. */
     void (*refused)(void *arg, const char *address, uint64_t count);
-    /* gRPC has given up a TLS listener (1.51 does so when the process is out of descriptors) and
-     * cannot open it again: the daemon should say so, and end to be restarted. May be NULL. */
+    /* gRPC has given up a TLS listener (1.51 does so when accept fails, for want of descriptors or
+     * because the peer was gone already) and cannot open it again: the daemon should say so, and
+     * end to be restarted. May be NULL. */
     void (*listener_lost)(void *arg, int port);
     void *arg;
 } dt_rpc_server_options_t;

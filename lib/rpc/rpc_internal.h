@@ -57,9 +57,6 @@ typedef struct dt_rpc_tls_state {
     char *key;            /* lock */
     bool is_new;          /* lock; not fetched yet */
     int port;             /* set at listen */
-    int fd;               /* gRPC's listening descriptor, only looked at; -1 unknown */
-    uint64_t inode;
-    bool is_lost;
 } dt_rpc_tls_state_t;
 
 struct dt_rpc_stream {
@@ -101,6 +98,9 @@ struct dt_rpc_stream {
 
 /* ---- runtime.c ---- */
 DT_MUST_USE dt_status_t dt_rpc_library_init(dt_error_t *err);
+/* How often a listener of gRPC's own failed to accept, and ended so, in this process. Any thread.
+ */
+uint64_t dt_rpc_accept_failures(void);
 void dt_rpc_library_fini(void);
 /* Copy a message into the runtime's buffer; valid until the next one. NULL: no memory. */
 const uint8_t *dt_rpc_gather(dt_rpc_t *rpc, grpc_byte_buffer *bytes, size_t *ret_size);
@@ -146,7 +146,8 @@ typedef struct dt_rpc_listener {
     int fd;
     int number;
     bool is_unix;
-    bool is_paused; /* out of descriptors; the server's sweep resumes it */
+    bool is_paused;  /* out of descriptors; the server's sweep resumes it */
+    bool is_resting; /* after a slice of work; the server's breath resumes it */
     dt_watch_t *watch;
     char path[108];         /* socket file of ours, or "" */
     uint64_t device, inode; /* of that file */
@@ -166,7 +167,7 @@ struct dt_rpc_server {
     bool is_started, is_stopping, is_shut;
     size_t requests; /* posted and not completed */
     dt_rpc_tag_t shut_tag;
-    dt_timer_t *grace, *sweep;
+    dt_timer_t *grace, *sweep, *breath;
     void (*done)(void *arg);
     void *done_arg;
     dt_rpc_listener_t listeners[DT_RPC_LISTENER_MAX];
@@ -174,6 +175,8 @@ struct dt_rpc_server {
     dt_rpc_tls_state_t *tls[DT_RPC_LISTENER_MAX];
     size_t tls_count;
     int tls_listener;
+    uint64_t accept_failures; /* before the first of them */
+    bool is_tls_lost;
     dt_rpc_connection_t **connections; /* by descriptor */
     size_t connection_capacity;
     size_t connection_count; /* records, gone ones included */

@@ -11,6 +11,7 @@
 
 #include "rpc/rpc_internal.h"
 
+#define ACCEPT_FAILED "Failed accept4" /* gRPC 1.51's last word on a listener */
 #define BUFFER_STEP   65536u
 #define SWEEP_STEP_NS (250 * DT_RPC_NS_PER_MS)
 #define BUFFER_KEEP   (1u << 20) /* a larger buffer is given back after use */
@@ -25,6 +26,7 @@ struct dt_rpc_wake {
 };
 
 static void (*_Atomic log_sink)(int severity, const char *text);
+static _Atomic uint64_t accept_failures; /* of gRPC's own listeners */
 
 /* ---- status ---- */
 
@@ -70,8 +72,15 @@ void dt_rpc_why(grpc_status_code status, grpc_slice details, dt_error_t *ret_why
 static void on_log(gpr_log_func_args *line)
 {
     void (*sink)(int severity, const char *text) = atomic_load(&log_sink);
+    if (strncmp(line->message, ACCEPT_FAILED, strlen(ACCEPT_FAILED)) == 0)
+        atomic_fetch_add(&accept_failures, 1);
     if (sink)
         sink((int)line->severity, line->message);
+}
+
+uint64_t dt_rpc_accept_failures(void)
+{
+    return atomic_load(&accept_failures);
 }
 
 dt_status_t dt_rpc_library_init(dt_error_t *err)
@@ -80,6 +89,8 @@ dt_status_t dt_rpc_library_init(dt_error_t *err)
     grpc_init();
     if (!grpc_is_initialized())
         return dt_fail(err, DT_ERR_INTERNAL, "grpc", 0, "gRPC does not start");
+    if (!gpr_should_log(GPR_LOG_SEVERITY_ERROR)) /* GRPC_VERBOSITY=NONE */
+        gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
     return DT_OK;
 }
 

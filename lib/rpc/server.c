@@ -376,6 +376,7 @@ static void free_server(dt_rpc_server_t *server)
     dt_rpc_connections_free(server);
     dt_timer_free(server->grace);
     dt_timer_free(server->sweep);
+    dt_timer_free(server->breath);
     grpc_server_destroy(server->grpc);
     grpc_server_credentials_release(server->insecure);
     free(server->registered);

@@ -6,14 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "rpc/address.h"
 #include "rpc/rpc_internal.h"
 
-#define LISTENER_FD_MAX 65536
-#define CERTIFICATE     "-----BEGIN CERTIFICATE-----"
+#define CERTIFICATE "-----BEGIN CERTIFICATE-----"
 
 /* gRPC asks for certificates. Threads: any of gRPC's. */
 static grpc_ssl_certificate_config_reload_status
@@ -94,27 +92,6 @@ static dt_status_t try_port(const struct sockaddr_storage *address, socklen_t si
                    strerror(number));
 }
 
-/* Find the descriptor that gRPC listens on, to notice when it gives it up. */
-static void find_listener(dt_rpc_tls_state_t *state)
-{
-    int fd_max = (int)sysconf(_SC_OPEN_MAX);
-    state->fd = -1;
-    for (int fd = 0; fd < fd_max && fd < LISTENER_FD_MAX; fd++) {
-        struct sockaddr_storage local;
-        socklen_t size = sizeof local;
-        int is_listening = 0;
-        socklen_t flag_size = sizeof is_listening;
-        struct stat info;
-        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &flag_size) != 0 ||
-            !is_listening || getsockname(fd, (struct sockaddr *)&local, &size) != 0 ||
-            dt_rpc_address_port(&local) != state->port || fstat(fd, &info) != 0)
-            continue;
-        state->fd = fd;
-        state->inode = info.st_ino;
-        return;
-    }
-}
-
 static dt_status_t listen_tls(dt_rpc_server_t *server, const struct sockaddr_storage *address,
                               socklen_t size, const dt_rpc_tls_t *tls, int *ret_port,
                               dt_error_t *err)
@@ -140,7 +117,6 @@ static dt_status_t listen_tls(dt_rpc_server_t *server, const struct sockaddr_sto
     if (state->port <= 0)
         return dt_fail(err, DT_ERR_INVALID, "grpc", 0,
                        "cannot listen on %s: gRPC does not take the certificate and key", where);
-    find_listener(state);
     server->tls[server->tls_count++] = state;
     *ret_port = state->port;
     return DT_OK;
@@ -163,8 +139,10 @@ dt_status_t dt_rpc_server_listen_tcp(dt_rpc_server_t *server, const char *addres
         return dt_fail(err, DT_ERR_INVALID, "dt", 0, "TLS listeners come before the start");
     if (server->tls_count == DT_RPC_LISTENER_MAX)
         return dt_fail(err, DT_ERR_LIMIT, "dt", 0, "more than %d listeners", DT_RPC_LISTENER_MAX);
-    if (server->tls_count == 0)
+    if (server->tls_count == 0) {
         server->tls_listener = listener;
+        server->accept_failures = dt_rpc_accept_failures();
+    }
     return listen_tls(server, &socket_address, size, tls, ret_port, err);
 }
 

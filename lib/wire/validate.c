@@ -78,8 +78,8 @@ static const dt_validate_row_t intent_rows[] = {ENUM(admin), TEXT(reason, 256)};
 static const dt_validate_row_t engine_ack_rows[] = {FREE(sequence)};
 static const dt_validate_row_t bye_rows[] = {TEXT(reason, 256)};
 static const dt_validate_row_t inventory_rows[] = {
-    LIST(devices, 64),  MESSAGE(topology), LIST(engines, 256),
-    FREE(memory_bytes), FREE(cpu_count),   TEXT(kernel, 64),
+    LIST(devices, 64), MESSAGE(topology), LIST(engines, 256),    FREE(memory_bytes),
+    FREE(cpu_count),   TEXT(kernel, 64),  TEXT(config_hash, 16),
 };
 static const dt_validate_row_t device_rows[] = {
     INT(index, 0, 63),

@@ -387,3 +387,35 @@ Test(cluster, wall_clocks_that_jump_a_day_change_nothing)
     }
     stop(tc);
 }
+
+static bool has_another_hash(const Dtorch__V1__Node *node, void *arg)
+{
+    return strcmp(node->config_hash, arg) != 0;
+}
+
+static bool copy_hash(const Dtorch__V1__Node *node, void *arg)
+{
+    (void)snprintf(arg, 32, "%s", node->config_hash);
+    return true;
+}
+
+Test(cluster, a_worker_that_loaded_its_configuration_again_is_seen_with_the_new_hash)
+{
+    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1});
+    char before[32], after[32];
+    cr_assert(dt_testcluster_wait_node(tc, 0, copy_hash, before, 1000));
+    dt_testcluster_set_conf(tc, 0, "Engines=1");
+    dt_testcluster_kill(tc, 0, SIGHUP);
+    cr_assert(dt_testcluster_wait_node(tc, 0, has_another_hash, before, LONG_MS), "%s",
+              dt_testcluster_logs(tc));
+    cr_assert(dt_testcluster_wait_node(tc, 0, copy_hash, after, 1000));
+    /* The next connection says the same. */
+    dt_testcluster_kill(tc, DT_TESTCLUSTER_CONTROLLER, SIGKILL);
+    int code;
+    cr_assert(dt_testcluster_wait_exit(tc, DT_TESTCLUSTER_CONTROLLER, LONG_MS, &code));
+    dt_testcluster_start_daemon(tc, DT_TESTCLUSTER_CONTROLLER);
+    cr_assert(dt_testcluster_wait_health(tc, 0, DTORCH__V1__NODE_HEALTH__NODE_OK, LONG_MS));
+    cr_assert(dt_testcluster_wait_node(tc, 0, copy_hash, before, 1000));
+    cr_assert_str_eq(before, after);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}

@@ -1,11 +1,13 @@
 /* The controller daemon by itself: what it refuses to start with, what it keeps over restarts, who
  * may ask it for what, reloads, certificates and joining. Workers are played by the test. */
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include "dtorch/v1/session.pb-c.h"
 #include "dtorch/v1/worker.pb-c.h"
 #include "grpc/health/v1/health.pb-c.h"
+#include "lib/rawpeer.h"
 #include "lib/testcluster.h"
 #include "pki/pki.h"
 #include "rpc/rpc.h"
@@ -850,6 +853,49 @@ Test(controller, a_certificate_that_ends_soon_is_an_alarm_until_a_reload_brings_
     expect_alarm(tc, "");
     write_pem(tc, "c.key", pki.admin.key);
     reload(tc, pki.conf, "configuration not reloaded");
+    free_pki(&pki);
+    stop(tc);
+}
+
+static int count_descriptors(pid_t pid)
+{
+    char path[64];
+    struct dirent *entry;
+    int count = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    cr_assert(dir);
+    while ((entry = readdir(dir)) != NULL)
+        count += entry->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
+/* gRPC's own listener, which TLS needs, gives up for ever when it finds no descriptor. */
+Test(controller, whose_TLS_port_is_lost_for_want_of_descriptors_ends_with_75)
+{
+    dt_testcluster_t *tc = idle();
+    struct pki pki;
+    struct rlimit limit;
+    int fds[64], code = -1;
+    char port[16];
+    make_pki(tc, &pki, "");
+    dt_testcluster_start_daemon(tc, CTRL);
+    pid_t pid = dt_testcluster_pid(tc, CTRL);
+    cr_assert_eq(prlimit(pid, RLIMIT_NOFILE, NULL, &limit), 0);
+    limit.rlim_cur = (rlim_t)count_descriptors(pid) + 8;
+    cr_assert_eq(prlimit(pid, RLIMIT_NOFILE, &limit, NULL), 0);
+    (void)snprintf(port, sizeof port, "%d", dt_testcluster_port(tc));
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        fds[i] = dt_rawpeer_connect(port);
+    cr_assert(dt_testcluster_wait_exit(tc, CTRL, LONG_MS, &code),
+              "it goes on and nobody can reach it\n%s", dt_testcluster_logs(tc));
+    cr_assert_eq(code, 75, "exit %d\n%s", code, dt_testcluster_logs(tc));
+    cr_assert_gt(dt_testcluster_log_count(tc, CTRL, "descriptors"), 0);
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    dt_testcluster_start_daemon(tc, CTRL);
     free_pki(&pki);
     stop(tc);
 }

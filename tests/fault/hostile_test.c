@@ -1,11 +1,16 @@
 /* Peers that mean harm or are broken: others are served, memory stays bounded, and the offender is
  * named in an event. */
+#include <arpa/inet.h>
 #include <criterion/criterion.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lib/rawpeer.h"
@@ -244,6 +249,45 @@ Test(hostile, two_thousand_silent_connections_are_closed_and_others_are_served_m
             close(fds[i]);
         }
     expect_offender(tc);
+    stop(tc);
+}
+
+/* Connects and closes until it is killed. */
+static pid_t start_flood(int port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    pid_t parent = getpid(), pid = fork();
+    cr_assert_geq(pid, 0);
+    if (pid > 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (getppid() == parent) {
+        int fds[20];
+        for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
+            fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+            (void)connect(fds[i], (struct sockaddr *)&address, sizeof address);
+        }
+        for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+            close(fds[i]);
+    }
+    _exit(0);
+}
+
+Test(hostile, a_flood_of_connections_silences_nobody_else)
+{
+    dt_testcluster_t *tc = start();
+    pid_t flood = start_flood(dt_testcluster_port(tc));
+    int64_t end_ms = dt_test_now_ms() + 5000;
+    while (dt_test_now_ms() < end_ms) { /* longer than a node may be silent */
+        dt_test_pause_ms(100);
+        cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, 1000),
+                  "the good worker was disturbed\n%s", dt_testcluster_logs(tc));
+    }
+    expect_offender(tc);
+    cr_assert_eq(kill(flood, SIGKILL), 0);
+    cr_assert_eq(waitpid(flood, NULL, 0), flood);
     stop(tc);
 }
 

@@ -1,8 +1,9 @@
 #!/bin/sh
-# usage: units.sh BUILD
+# usage: units.sh BUILD|root-only
 # The units with the real daemons under a real systemd as PID 1, in namespaces of its own: installs BUILD by
 # `make install` into a small Debian, boots it, and tries what the unit files promise. The Debian is made once by
-# debootstrap and kept in build/systemd. Needs root and cgroup2: says so and counts as skipped where they are missing.
+# debootstrap and kept in build/systemd (root-only does
+# no more than that). Needs root and cgroup2: says so and counts as skipped where they are missing.
 # Ends with "units: N passed, N failed".
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,6 +14,7 @@ passed=0 failed=0
 packages=systemd-sysv,dbus,man-db,libgrpc29,libuv1,libprotobuf-c1,libmicrohttpd12,libssl3
 
 skip() {
+    [ "$build" != root-only ] || exit 0
     echo "units: skipped: $1"
     echo 'units: 0 passed, 0 failed, 1 skipped'
     exit 0
@@ -197,7 +199,7 @@ try_stop() {
     inside systemctl start dtorch-controllerd-admin.socket
     is 'a socket alone starts no daemon' "$(property controllerd.service ActiveState)" inactive
     is 'the first request does' "$(inside dtorchctl cluster status >/dev/null 2>&1; echo $?)" 0
-    is 'and it was started by its socket' "$(property controllerd.service ActiveState)" active
+    becomes 'and it was started by its socket' active property controllerd.service ActiveState
     inside systemctl stop dtorch-controllerd
     mv "$root/etc/dtorch/workerd.conf" "$root/etc/dtorch/workerd.conf.away"
     inside systemctl start dtorch-workerd

@@ -248,3 +248,19 @@ Test(cluster_durable, knows_an_engines_event_again_after_a_restart)
     cr_assert_eq(dt_coretest_count_events(test, "engine-crashed"), 0);
     cr_assert(dt_coretest_sent(test, 2, DTORCH__V1__WORKER_DOWN__KIND_ENGINE_ACK) != NULL);
 }
+
+Test(cluster_durable, what_a_restart_finds_is_so_since_the_restart)
+{
+    dt_arena_t arena;
+    dt_arena_init(&arena, DT_WIRE_ARENA_MAX);
+    dt_coretest_join(test, 1, 1, 11);
+    dt_coretest_pass(test, 60000); /* it says nothing: dead */
+    dt_coretest_restart(test);
+    int64_t restarted_ms = test->wall_ms;
+    dt_coretest_pass(test, 1000);
+    const Dtorch__V1__Node *node = dt_coretest_node(test, &arena, "n1");
+    cr_assert_eq(node->health, HEALTH(DEAD));
+    cr_assert(node->health_since_wall_ms > 0 &&
+              node->health_since_wall_ms <= restarted_ms); /* not 1970 */
+    dt_arena_fini(&arena);
+}
