@@ -244,7 +244,8 @@ typedef struct dt_session {
     /* nodes */
     dt_session_vdev_t *vdevs;
     uint32_t vdev_count;
-    uint32_t unbound; /* vdevs without a device */
+    uint32_t unbound;   /* vdevs without a device */
+    uint32_t stillborn; /* engines in a row that were lost before they executed anything */
     dt_list_t links;
     dt_list_t queries;
     uint32_t query_count;
