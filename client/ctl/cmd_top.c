@@ -15,7 +15,7 @@
 #include "top.h"
 
 #define WATCH_MS     2000
-#define FIRST_MS     500 /* until the first rates */
+#define FIRST_MS     1200 /* until the first rates: nodes report each second */
 #define SORT_DEFAULT "-rate,-memory,id"
 
 static const struct {
@@ -112,7 +112,7 @@ static int print_turn(dt_ctl_t *ctl, dt_ctl_top_look_t *before)
     else
         code =
             dt_ctl_print_list(ctl, &dt_ctl_top_jobs, (const void *)top.jobs, top.job_count, NULL);
-    dt_ctl_top_remember(before, &jobs, now_ns);
+    dt_ctl_top_remember(before, &top, now_ns);
     dt_arena_reset(&ctl->pool);
     return code;
 }
@@ -122,13 +122,15 @@ static int run_plain(dt_ctl_t *ctl, dt_ctl_top_look_t *before)
 {
     dt_ctl_jobs_t jobs;
     dt_ctl_nodes_t nodes;
+    dt_ctl_top_t top;
     int64_t now_ns;
     bool goes_on = dt_ctl_has(ctl, DT_CTL_OPT_WATCH);
     int64_t pause_ms = goes_on ? dt_ctl_number(ctl, DT_CTL_OPT_WATCH, WATCH_MS) : FIRST_MS;
     int code = look(ctl, &jobs, &nodes, &now_ns);
     if (code != DT_CTL_EXIT_OK)
         return code;
-    dt_ctl_top_remember(before, &jobs, now_ns);
+    dt_ctl_top_make(&ctl->pool, &jobs, &nodes, before, now_ns, &top);
+    dt_ctl_top_remember(before, &top, now_ns);
     dt_arena_reset(&ctl->pool);
     do {
         pause_for(pause_ms);
@@ -273,7 +275,7 @@ static int live_turn(dt_ctl_t *ctl, struct live *live, dt_ctl_top_look_t *before
         now_ns + (is_first && pause_ms > FIRST_MS ? FIRST_MS : pause_ms) * DT_CLOCK_MS_NS;
     if (code == DT_CTL_EXIT_OK) {
         dt_ctl_top_make(&ctl->pool, &jobs, &nodes, before, now_ns, &top);
-        dt_ctl_top_remember(before, &jobs, now_ns);
+        dt_ctl_top_remember(before, &top, now_ns);
         code = draw(ctl, live, &top);
         return code == DT_CTL_EXIT_OK ? wait_turn(ctl, live, &top, due_ns) : code;
     }

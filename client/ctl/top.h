@@ -6,12 +6,16 @@
 #include "jobs.h"
 #include "nodes.h"
 
-/* Counters of one job when it was looked at. */
+/* Counters of one job when it was looked at. Nodes report in turns of their own, about each second:
+ * a rate is what changed between two reports over the time between those. */
 typedef struct dt_ctl_top_seen {
     uint64_t id;
     uint64_t operators;
     uint64_t bytes;
     uint64_t device_ns;
+    int64_t reported_ns; /* of operators and device_ns; 0: never */
+    bool has_rates;
+    uint64_t operators_per_second, device_percent; /* kept until the next report */
 } dt_ctl_top_seen_t;
 
 typedef struct dt_ctl_top_look {
@@ -20,8 +24,6 @@ typedef struct dt_ctl_top_look {
     size_t count;
 } dt_ctl_top_look_t;
 
-/* Remember what there is now. The old content is freed. A failed allocation gives an empty look. */
-void dt_ctl_top_remember(dt_ctl_top_look_t *look, const dt_ctl_jobs_t *jobs, int64_t now_ns);
 void dt_ctl_top_forget(dt_ctl_top_look_t *look);
 
 typedef struct dt_ctl_top {
@@ -36,6 +38,9 @@ typedef struct dt_ctl_top {
 /* Work the rows out, in `pool`, which must hold the messages too. */
 void dt_ctl_top_make(dt_arena_t *pool, const dt_ctl_jobs_t *jobs, const dt_ctl_nodes_t *nodes,
                      const dt_ctl_top_look_t *before, int64_t now_ns, dt_ctl_top_t *ret_top);
+/* Remember what there was at `now_ns`. The old content is freed. A failed allocation gives an empty
+ * look. */
+void dt_ctl_top_remember(dt_ctl_top_look_t *look, const dt_ctl_top_t *top, int64_t now_ns);
 
 extern const dt_ctl_list_t dt_ctl_top_jobs;
 extern const dt_ctl_list_t dt_ctl_top_devices; /* context: a dt_ctl_nodes_t */

@@ -409,7 +409,7 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      "Show what runs now: devices and jobs with their rates, drawn again and again",
      "Keys: o operators, t device time, m memory, b queued bytes, e errors, a age, n number: sort "
      "by it, r turns the order, d hides the devices, q quits. When the output is no terminal, and "
-     "with -o json or csv, it looks for half a second (or -w SEC) and prints once.",
+     "with -o json or csv, it looks for 1.2 seconds (or -w SEC) and prints once.",
      {"top", "top -w5 --sort=-memory", "top -o json"},
      dt_ctl_top},
     {"events",

@@ -26,8 +26,9 @@
 #define ADMIN_PENDING_MAX 256
 #define STREAM_EXTRA      (2 * DT_CONTROLLERD_FOLLOWER_MAX + DT_CONTROLLERD_SESSION_STREAMS)
 #define CALLS_MAX         1024
-#define QUEUE_BYTES_MAX   (64u << 20) /* a peer's unsent messages; all unconfirmed results at once \
-                                       */
+#define QUEUE_BYTES_MAX                                                                            \
+    (64u << 20) /* a peer's unsent messages; all unconfirmed results at once                       \
+                 */
 #define DESCRIPTORS_SPARE 256
 #define WATCHDOG_LOOKS    4 /* in one watchdog interval */
 

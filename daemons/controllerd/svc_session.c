@@ -17,8 +17,10 @@ struct session_stream {
     dt_controllerd_t *app;
     dt_rpc_stream_t *stream;
     uint64_t id;
-    int64_t stalled_ns; /* since when something waits to be written; 0: nothing does */
-    bool is_ended;      /* the machine has done with it */
+    int64_t stalled_ns;   /* since when something waits and nothing is written; 0: nothing waits */
+    uint64_t given_bytes; /* to lib/rpc */
+    uint64_t written_bytes; /* of them, at the last sweep */
+    bool is_ended;          /* the machine has done with it */
 };
 
 static dt_list_t *bucket_of(dt_controllerd_t *app, uint64_t id)
@@ -127,6 +129,7 @@ static void send(dt_controllerd_t *app, const dt_session_action_t *action)
     if (!s->stalled_ns)
         s->stalled_ns = now_ns; /* until on_drained() says that it is written */
     queued = dt_rpc_stream_queued(s->stream);
+    s->given_bytes += action->size;
     if (queued <= dt_sessions_queue_max(app->sessions, s->id) &&
         dt_rpc_stream_send(s->stream, action->data, action->size) != DT_ERR_LIMIT)
         return;
@@ -280,19 +283,30 @@ void dt_controllerd_session_free(dt_controllerd_t *app)
     app->sessions = NULL;
 }
 
+/* One that reads, but slowly, makes progress from look to look. */
+static void sweep(dt_controllerd_t *app, struct session_stream *s, int64_t now_ns)
+{
+    size_t queued = dt_rpc_stream_queued(s->stream);
+    uint64_t written = s->given_bytes - queued;
+    bool is_moving = written != s->written_bytes;
+    s->written_bytes = written;
+    if (s->is_ended || !s->stalled_ns || queued == 0)
+        return;
+    if (is_moving)
+        s->stalled_ns = now_ns;
+    if (now_ns - s->stalled_ns <= DT_CONTROLLERD_STALL_NS)
+        return;
+    s->is_ended = true;
+    dt_rpc_stream_cancel(s->stream, DT_ERR_LIMIT, "the peer does not read");
+    dt_sessions_stuck(app->sessions, s->id, queued, now_ns);
+}
+
 void dt_controllerd_session_sweep(dt_controllerd_t *app, int64_t now_ns)
 {
     for (size_t i = 0; i < DT_CONTROLLERD_BUCKET_COUNT; i++) {
         dt_list_t *bucket = &app->session_buckets[i];
         for (dt_list_t *at = bucket->next; at != bucket; at = at->next) {
-            struct session_stream *s = DT_CONTAINER_OF(at, struct session_stream, link);
-            size_t queued = dt_rpc_stream_queued(s->stream);
-            if (s->is_ended || !s->stalled_ns || queued == 0 ||
-                now_ns - s->stalled_ns <= DT_CONTROLLERD_STALL_NS)
-                continue;
-            s->is_ended = true;
-            dt_rpc_stream_cancel(s->stream, DT_ERR_LIMIT, "the peer does not read");
-            dt_sessions_stuck(app->sessions, s->id, queued, now_ns);
+            sweep(app, DT_CONTAINER_OF(at, struct session_stream, link), now_ns);
         }
     }
 }

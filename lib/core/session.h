@@ -2,18 +2,21 @@
  * ids, the frames on their way to nodes, acknowledgement, credit, resume. Bytes of three kinds of
  * streams and time in, actions out; the daemon and the simulator run this same code.
  *
- *   CLIENT  /dtorch.v1.Session/Stream   one a session: hello, frames, queries; welcome, acks,
- * results LINK    /dtorch.v1.Worker/Session   one a session and node: frames down, results up BULK
- * /dtorch.v1.Session/Bulk     bytes of transfers of a session, relayed to and from its links
+ *   CLIENT  /dtorch.v1.Session/Stream  one a session: hello, frames, queries; welcome, acks,
+ *           results
+ *   LINK    /dtorch.v1.Worker/Session  one an instance of a session on a node: frames down,
+ *           results up
+ *   BULK    /dtorch.v1.Session/Bulk    bytes of transfers of a session, relayed to and from its
+ *           links
  *
- * Session.  LIVE (has a client stream) <-> AWAY (has none; grace_ns until it ends) -> ended.
- *   A hello with number and token moves the session to the new stream; the old stream is ended and
- *   what still comes from it is ignored. Each Welcome brings a new token; the one before stays
- * valid until the first message on the new stream, since a Welcome can be lost. Numbers rise and
- * are never used again, over restarts too (dt_sessions_numbers()). A number of an earlier start is
- *   refused with EPOCH.
+ * Session. LIVE (has a client's stream) <-> AWAY (has none; grace_ns until it ends) -> ended.
+ *   A hello with number and token moves the session to the new stream; the old stream is ended
+ *   and what still comes from it is ignored. Each Welcome brings a new token; the one before stays
+ *   valid until the first message on the new stream, since a Welcome can be lost. Numbers rise and
+ *   are never used again, over restarts too (dt_sessions_numbers()). A number of an earlier start
+ *   is refused with EPOCH.
  *
- * Frames.  A record is accepted once, in sequence order. What is accepted is applied to the tables
+ * Frames. A record is accepted once, in sequence order. What is accepted is applied to the tables
  *   below, then the frame's bytes go on to every node of the session, as they came, unless it
  *     - holds a DEF_SIG: it becomes a DEF_PLAN of the same number with no steps;
  *     - holds records that were accepted before (a resent frame that overlaps): they are cut off;
@@ -22,55 +25,53 @@
  *     - names lost or poisoned tensors (below).
  *   So what a node gets has no gap and no overlap, but for its first frame: that begins where the
  *   session is when the node joins it. Definitions made before are put in front, numbered so that
- *   they end right before it. A record that a node must not run is replaced by a record of kind
- *   DT_RECORD_OPTIONAL without body, which a reader skips and counts.
+ *   they end right before it. A record that a node must not run is replaced by a DT_RECORD_NOP.
  *
- * Ids.  Tensor ids rise strictly. A tensor has a storage; a storage lies on one vdev and has a
+ * Ids. Tensor ids rise strictly. A tensor has a storage; a storage lies on one vdev and has a
  *   version, the sequence of the record that wrote it last. Which storage an output has, and which
  *   an operator writes, comes from the signature's alias bytes. Errors, as in wire/frame.h: unknown
  *   or freed id E_ID, an id that does not rise E_DUP, undefined signature E_SIG, counts E_ARITY,
  *   bounds E_LIMIT, a future that does not rise E_DUP, a gap E_SEQ, another epoch E_EPOCH.
  *
- * Refused by name (not malformed: the record is accepted, its outputs are poisoned here, the client
- *   gets a Poison): a signature whose tensors lie on several vdevs or on a mesh of more than one;
- * an operator whose inputs lie elsewhere than its signature says; REDISTRIBUTE, LOAD, SAVE,
- * RECORD_*, REPLAY.
+ * Refused by name (not malformed: the record is accepted, its outputs are poisoned here, the
+ *   client gets a Poison): a signature whose tensors lie on several vdevs or on a mesh of more than
+ *   one; an operator whose inputs lie elsewhere than its signature says; REDISTRIBUTE, LOAD, SAVE,
+ *   RECORD_*, REPLAY.
  *
- * Loss.  A node that is away for lost_ns, a new life of it, or EngineLost: the tensors on the vdevs
+ * Loss. A node that is away for lost_ns, a new life of it, or EngineLost: the tensors on the vdevs
  *   concerned are lost. They keep their ids, with the cause. Then, and for refused records alike:
  *     - an operator with such an input is not sent; its outputs take the cause, the storages that
- * it would have written are poisoned with it; FETCH is answered here with the cause;
+ *       it would have written are poisoned with it; FETCH is answered here with the cause;
  *     - FREE goes on as it came: a node ignores ids that it does not have, as it must in a session
  *       of several nodes anyway;
- *     - operators sent and not executed when the engine went are counted as lost; their outputs are
- *       lost like all tensors there;
+ *     - records sent and not executed when the engine went are counted as lost;
  *   and the vdevs are bound to another ready device of the same kind and backend, if there is one,
- *   from the next record on. On a node that has the session already this is a further *instance* of
+ *   from the next record on. On a node that has the session already this is a further instance of
  *   it: a SessionOpen with another key and those bindings, with a link, frames and an engine of its
  *   own, so that what goes on there is not disturbed. The client gets a Fault with what is lost and
  *   the new bindings. Random streams of such a vdev begin anew at their last SEED. Without a device
- *   the vdev stays lost: what is put there is poisoned at once. Poison that arose in an engine is
- *   the engine's matter; this module only passes on its first cause.
+ *   the vdev stays lost until one comes: what is put there is poisoned at once. Engines that are
+ *   lost in a row before they executed anything are not tried again for a while. Poison that arose
+ *   in an engine is the engine's matter; this module only passes on its first cause.
  *
- * Flow.  The client may send credit_bytes of payload (cumulative): what all nodes have executed,
- * and client_window_bytes. Frames wait here, at most that much, until each node has executed them:
- * so they can be sent again after a broken link, behind what WorkerSessionHello says was received.
- * A link has node_window_bytes and node_window_records in flight, and one frame beyond. While
- * more than results_bytes of Results are not confirmed by FuturesDone, only the node that owes the
- * oldest missing one gets more. Acks are merged: sent after DT_SESSION_ACK_BYTES,
- * DT_SESSION_ACK_NS, or at SYNC.
+ * Flow. The client may send credit_bytes of payload (cumulative): what all nodes have executed, and
+ *   client_window_bytes. Frames wait here, at most that much, until each node has executed them: so
+ *   they can be sent again after a broken link, behind what WorkerSessionHello says was received. A
+ *   link has node_window_bytes and node_window_records in flight, and one frame beyond. While more
+ *   than results_bytes of Results are not confirmed by FuturesDone, only the node that owes the
+ *   oldest missing one gets more. Acks are merged: sent after DT_SESSION_ACK_BYTES,
+ *   DT_SESSION_ACK_NS, or at SYNC. A node is told how many of its messages were taken.
  *
- * Answers.  A Result is kept and sent again after each resume until FuturesDone confirms it.
- * Queries are kept until answered and asked again at a node that comes back.
+ * Answers. A Result is kept and sent again after each resume until FuturesDone confirms it. Queries
+ *   are kept until answered and asked again at a node that comes back.
  *
  * Isolation. Every id, number and stream is looked up within one session; nothing of a session is
  *   reachable from another. A client that sends without credit, floods SYNC, does not read, asks
- * too much at once: its stream is ended with an event that names it; the session itself has its
- * grace.
+ *   too much at once: its stream is ended with an event that names it; the session has its grace.
  *
  * Events: session-started, session-resumed, session-ended info; session-lost warning (the grace is
  *   over); session-misbehaves warning; session-fault warning (node, lost tensors). Fields: session,
- *   program, peer, and what belongs to each.
+ *   program, peer, kind.
  *
  * The caller performs actions in order: dt_sessions_poll() until false, after each input. Pointers
  * in an action are valid until the next call. Threads: state thread only. Blocking: never. Cost of

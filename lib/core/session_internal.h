@@ -158,6 +158,7 @@ typedef struct dt_session_link {
     dt_session_stat_t *stats; /* by index of the session's names */
     uint32_t stat_count;
     uint64_t memory_bytes, memory_peak_bytes, tensors, operators, device_ns;
+    int64_t stats_ns; /* when operators were reported last; 0: never */
 } dt_session_link_t;
 
 typedef struct dt_session_vdev {
@@ -244,7 +245,8 @@ typedef struct dt_session {
     /* nodes */
     dt_session_vdev_t *vdevs;
     uint32_t vdev_count;
-    uint32_t unbound; /* vdevs without a device */
+    uint32_t unbound;   /* vdevs without a device */
+    uint32_t stillborn; /* engines in a row that were lost before they executed anything */
     dt_list_t links;
     dt_list_t queries;
     uint32_t query_count;
@@ -507,6 +509,7 @@ bool dt_session_only_field(const uint8_t *data, size_t size, uint32_t number,
 void dt_session_event(dt_sessions_t *sessions, Dtorch__V1__Severity severity, const char *name,
                       const dt_session_t *session, const char *node, const char *kind,
                       const char *fmt, ...) DT_PRINTF_LIKE(7, 8);
-void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats);
+void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
+                           int64_t now_ns);
 
 #endif

@@ -514,7 +514,7 @@ void dt_session_link_received(dt_sessions_t *sessions, dt_session_stream_t *stre
             dt_session_note_error(sessions, link->session, up->poison->error);
         break;
     case DTORCH__V1__WORKER_SESSION_UP__KIND_STATS:
-        dt_session_take_stats(link, up->stats);
+        dt_session_take_stats(link, up->stats, sessions->now_ns);
         dt_session_ask_answered(sessions, stream->id, up->stats, link->session->id);
         break;
     case DTORCH__V1__WORKER_SESSION_UP__KIND_LOST:

@@ -8,8 +8,9 @@
 #include "base/strings.h"
 #include "core/session_internal.h"
 
-#define REBINDS_MAX 16u /* of one session, in a minute */
-#define REBINDS_NS  (60 * DT_SESSION_SECOND_NS)
+#define REBINDS_MAX   16u /* of one session, in a minute */
+#define STILLBORN_MAX 3u  /* in a row */
+#define REBINDS_NS    (60 * DT_SESSION_SECOND_NS)
 
 /* ---- devices ---- */
 
@@ -260,9 +261,12 @@ static void release(struct loss *loss, dt_session_link_t *link, const char *reas
 static bool rebind(dt_sessions_t *sessions, dt_session_t *session)
 {
     uint32_t unbound = session->unbound;
-    if (sessions->now_ns - session->rebinds.since_ns >= REBINDS_NS)
+    if (sessions->now_ns - session->rebinds.since_ns >= REBINDS_NS) {
         session->rebinds = (dt_session_bucket_t){.since_ns = sessions->now_ns};
-    if (session->rebinds.count >= REBINDS_MAX || sessions->is_stopping)
+        session->stillborn = 0;
+    }
+    if (session->rebinds.count >= REBINDS_MAX || session->stillborn >= STILLBORN_MAX ||
+        sessions->is_stopping)
         return false;
     for (uint32_t i = 0; i < session->vdev_count; i++) {
         char kind[16], backend[32];
@@ -320,8 +324,14 @@ static void count_operators(struct loss *loss, const dt_session_link_t *link)
 {
     for (uint32_t i = 0; i < link->engine_count; i++) {
         uint64_t lost = loss->session->next_sequence - 1 - link->engines[i].executed;
-        if (loss->is_lost[link->engines[i].vdev] && lost > loss->operators)
+        if (!loss->is_lost[link->engines[i].vdev])
+            continue;
+        if (lost > loss->operators)
             loss->operators = lost;
+        if (link->engines[i].executed >= link->join)
+            loss->session->stillborn = 0;
+        else
+            loss->session->stillborn++;
     }
 }
 
@@ -514,6 +524,7 @@ static dt_session_link_t *unserved(const dt_sessions_t *sessions, dt_session_pla
 
 void dt_sessions_places_turn(dt_sessions_t *sessions)
 {
+    heal(sessions);
     for (uint32_t i = 0; i < sessions->place_count; i++) {
         dt_session_place_t *place = sessions->places[i];
         Dtorch__V1__OperatorError error = DTORCH__V1__OPERATOR_ERROR__INIT;

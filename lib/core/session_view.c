@@ -134,11 +134,14 @@ static void take_operator(dt_session_link_t *link, const Dtorch__V1__OperatorSta
     *seen = now;
 }
 
-void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats)
+void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
+                           int64_t now_ns)
 {
     for (size_t i = 0; i < stats->n_operators; i++)
         if (stats->operators[i]->name[0])
             take_operator(link, stats->operators[i]);
+    if (stats->n_operators > 0)
+        link->stats_ns = now_ns;
     link->memory_bytes = stats->memory_bytes;
     link->memory_peak_bytes = stats->memory_peak_bytes;
     link->tensors = stats->tensors;
@@ -146,13 +149,16 @@ void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionSta
 
 /* ---- jobs ---- */
 
-static void sum_links(const dt_session_t *session, Dtorch__V1__Job *job)
+static void sum_links(const dt_session_t *session, Dtorch__V1__Job *job, int64_t now_ns)
 {
+    int64_t stats_ns = 0;
     for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
         const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
         job->memory_bytes += link->memory_bytes;
         job->memory_peak_bytes += link->memory_peak_bytes;
+        stats_ns = link->stats_ns > stats_ns ? link->stats_ns : stats_ns;
     }
+    job->stats_age_ms = stats_ns ? (now_ns - stats_ns) / 1000000 : -1;
     for (uint32_t i = 0; i < session->stat_count; i++) {
         job->operators_executed += session->stats[i].count;
         job->device_ns += session->stats[i].device_ns;
@@ -192,7 +198,7 @@ static Dtorch__V1__Job *make_job(const dt_sessions_t *sessions, const dt_session
     job->step = session->step;
     job->steps = session->steps;
     job->step_age_ms = session->steps ? (now_ns - session->step_ns) / 1000000 : 0;
-    sum_links(session, job);
+    sum_links(session, job, now_ns);
     return job;
 }
 

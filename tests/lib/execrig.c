@@ -57,7 +57,7 @@ void dt_execrig_fini(dt_execrig_t *rig)
 static dt_shm_arena_t *arena_new(uint64_t limit_bytes, dt_channel_t *channel)
 {
     int fd;
-    dt_shm_arena_t *arena;
+    dt_shm_arena_t *arena = NULL;
     dt_error_t err = {0};
     channel->limit_bytes = limit_bytes;
     channel->arena_bytes = dt_shm_arena_size(limit_bytes);

@@ -30,6 +30,7 @@ struct dt_sessionpeer {
     uint32_t signature;
     dt_frame_writer_t writer;
     bool has_frame;
+    bool is_refused; /* a Refusal came: nothing can be sent any more */
     uint8_t *frame;
     uint64_t beats;
     int64_t beat_ns;
@@ -84,6 +85,7 @@ static bool receive(dt_sessionpeer_t *peer, int64_t wait_ms)
     free(bytes);
     if (!kept->down)
         die("receive", "a message that is none");
+    peer->is_refused |= kept->down->kind_case == DTORCH__V1__SESSION_DOWN__KIND_REFUSAL;
     dt_list_push(&peer->kept, &kept->link);
     return true;
 }
@@ -193,7 +195,7 @@ void dt_sessionpeer_close(dt_sessionpeer_t *peer)
 {
     if (!peer)
         return;
-    if (peer->id > 0) {
+    if (peer->id > 0 && !peer->is_refused) {
         Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
         Dtorch__V1__SessionBye bye = DTORCH__V1__SESSION_BYE__INIT;
         up.kind_case = DTORCH__V1__SESSION_UP__KIND_BYE;

@@ -101,16 +101,23 @@ static const char *draw(const dt_ctl_top_t *top, size_t lines, bool with_devices
     return caught;
 }
 
+/* Look at what there is, and remember it. */
+static dt_ctl_top_t look_at(int64_t now_ns)
+{
+    dt_ctl_top_t top;
+    dt_ctl_top_make(&ctl.pool, &all, &nodes, &before, now_ns, &top);
+    dt_ctl_top_remember(&before, &top, now_ns);
+    return top;
+}
+
 /* Let two seconds pass in which the first job ran 5000 operators on one and a half devices. */
 static dt_ctl_top_t later(void)
 {
-    dt_ctl_top_t top;
-    dt_ctl_top_remember(&before, &all, 10 * SECOND_NS);
+    (void)look_at(10 * SECOND_NS);
     jobs[0].operators_executed += 5000;
     jobs[0].device_ns += 3 * (uint64_t)SECOND_NS;
     jobs[0].bytes += 20000;
-    dt_ctl_top_make(&ctl.pool, &all, &nodes, &before, 12 * SECOND_NS, &top);
-    return top;
+    return look_at(12 * SECOND_NS);
 }
 
 Test(ctl_top, draws_devices_with_bars_and_jobs_with_rates)
@@ -135,13 +142,44 @@ Test(ctl_top, draws_devices_with_bars_and_jobs_with_rates)
 
 Test(ctl_top, has_no_rates_at_the_first_look_and_for_new_jobs)
 {
-    dt_ctl_top_t top;
-    dt_ctl_jobs_t one = {job_items, 1};
-    dt_ctl_top_make(&ctl.pool, &all, &nodes, &before, SECOND_NS, &top);
-    cr_assert(top.jobs[0]->rates == NULL && top.jobs[1]->rates == NULL);
-    dt_ctl_top_remember(&before, &one, 10 * SECOND_NS);
-    dt_ctl_top_make(&ctl.pool, &all, &nodes, &before, 11 * SECOND_NS, &top);
+    all.count = 1;
+    dt_ctl_top_t top = look_at(SECOND_NS);
+    cr_assert(top.jobs[0]->rates == NULL);
+    all.count = 2;
+    top = look_at(2 * SECOND_NS);
     cr_assert(top.jobs[0]->rates != NULL && top.jobs[1]->rates == NULL);
+}
+
+Test(ctl_top, keeps_a_rate_between_two_reports_and_forgets_it_when_none_comes)
+{
+    dt_ctl_top_t top = later();
+    jobs[0].stats_age_ms = 500; /* the same report as before */
+    top = look_at(12 * SECOND_NS + SECOND_NS / 2);
+    cr_assert_eq(top.jobs[0]->rates->operators_per_second, 2500);
+    cr_assert_eq(top.jobs[0]->rates->device_percent, 150);
+    jobs[0].stats_age_ms = 3000;
+    top = look_at(15 * SECOND_NS);
+    cr_assert_eq(top.jobs[0]->rates->operators_per_second, 0);
+}
+
+Test(ctl_top, takes_the_time_between_reports_not_between_looks)
+{
+    jobs[0].stats_age_ms = 900;
+    (void)look_at(10 * SECOND_NS);
+    jobs[0].operators_executed = 1000;
+    jobs[0].stats_age_ms = 400;
+    dt_ctl_top_t top = look_at(10 * SECOND_NS + SECOND_NS / 2);
+    cr_assert_eq(top.jobs[0]->rates->operators_per_second, 1000);
+}
+
+Test(ctl_top, has_no_rate_at_the_first_report)
+{
+    jobs[0].stats_age_ms = -1;
+    dt_ctl_top_t top = look_at(10 * SECOND_NS);
+    jobs[0].stats_age_ms = 100;
+    jobs[0].operators_executed = 1000;
+    top = look_at(11 * SECOND_NS);
+    cr_assert(top.jobs[0]->rates == NULL);
 }
 
 Test(ctl_top, works_rates_out_of_two_looks)
@@ -158,11 +196,10 @@ Test(ctl_top, works_rates_out_of_two_looks)
 
 Test(ctl_top, takes_no_rate_from_a_counter_that_fell)
 {
-    dt_ctl_top_t top;
     jobs[0].operators_executed = 900;
-    dt_ctl_top_remember(&before, &all, SECOND_NS);
+    (void)look_at(SECOND_NS);
     jobs[0].operators_executed = 100;
-    dt_ctl_top_make(&ctl.pool, &all, &nodes, &before, 2 * SECOND_NS, &top);
+    dt_ctl_top_t top = look_at(2 * SECOND_NS);
     cr_assert_eq(top.jobs[0]->rates->operators_per_second, 0);
 }
 

@@ -1,0 +1,180 @@
+/* dtorchctl job, tensor and top against real daemons, with a session that a test holds open. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/sessionpeer.h"
+#include "lib/testcluster.h"
+
+#define WORD_MAX    24
+#define PATIENCE_MS DT_TESTCLUSTER_PATIENCE_MS
+
+TestSuite(ctl_job, .timeout = 120);
+
+/* Run "dtorchctl LINE", words with one blank between; ^ stands for a blank within a word. */
+static dt_testrun_t run(dt_testcluster_t *tc, const char *line)
+{
+    char variable[600], *text = strdup(line), *rest;
+    const char *env[] = {variable, "NO_COLOR=1", "TZ=UTC", NULL};
+    const char *args[WORD_MAX + 1] = {NULL};
+    size_t count = 0;
+    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        cr_assert_lt(count, WORD_MAX);
+        for (char *c = word; *c; c++)
+            *c = *c == '^' ? ' ' : *c;
+        args[count++] = word;
+    }
+    (void)snprintf(variable, sizeof variable, "DTORCH_ADMIN_SOCKET=%s",
+                   dt_testcluster_admin_socket(tc));
+    dt_testrun_t said = dt_testrun_program("dtorchctl", args, env);
+    cr_assert(said.out && said.err, "no output of: %s", line);
+    free(text);
+    return said;
+}
+
+/* A line must give a code, and hold words (NULL: any, "": none). */
+static void check(dt_testcluster_t *tc, const char *line, int code, const char *out,
+                  const char *err)
+{
+    dt_testrun_t said = run(tc, line);
+    const char *is[] = {said.out, said.err}, *wanted[] = {out, err};
+    for (size_t i = 0; i < 2; i++)
+        cr_assert(!wanted[i] || (*wanted[i] ? strstr(is[i], wanted[i]) != NULL : *is[i] == '\0'),
+                  "dtorchctl %s: no \"%s\" in:\n%s%s", line, wanted[i], said.out, said.err);
+    cr_assert_eq(said.code, code, "dtorchctl %s: %d\n%s%s", line, said.code, said.out, said.err);
+    dt_testrun_fini(&said);
+}
+
+/* Run a line until it holds `wanted`: what nodes report comes a moment later. */
+static void wait_for(dt_testcluster_t *tc, const char *line, const char *wanted)
+{
+    int64_t until_ms = dt_test_now_ms() + PATIENCE_MS;
+    for (;;) {
+        dt_testrun_t said = run(tc, line);
+        bool is_there = strstr(said.out, wanted) != NULL;
+        cr_assert(is_there || dt_test_now_ms() < until_ms, "dtorchctl %s: no \"%s\" in:\n%s%s%s",
+                  line, wanted, said.out, said.err, dt_testcluster_logs(tc));
+        dt_testrun_fini(&said);
+        if (is_there)
+            return;
+    }
+}
+
+/* ---- a program ---- */
+
+struct program {
+    dt_testcluster_t *tc;
+    dt_sessionpeer_t *peer;
+    unsigned long id;
+    uint64_t product;
+};
+
+/* A session that has multiplied two matrices and holds them and the product. */
+static struct program start(void)
+{
+    const int64_t sizes[] = {2, 2};
+    const float numbers[] = {1, 2, 3, 4};
+    float is[4];
+    struct program p = {.tc = dt_testcluster_start(&(dt_testcluster_options_t){
+                            .workers = 1, .worker_conf = "Devices=torch:cpu\nEngines=1\n"})};
+    p.peer = dt_sessionpeer_open(dt_testcluster_controller_socket(p.tc), "", 1, 0);
+    cr_assert(p.peer != NULL, "%s", dt_testcluster_logs(p.tc));
+    p.id = (unsigned long)dt_sessionpeer_id(p.peer);
+    uint32_t mm = dt_sessionpeer_define_f32(p.peer, "aten::mm", 2, 2, sizes, DT_ALIAS_FRESH, 0);
+    uint64_t a = dt_sessionpeer_upload(p.peer, DT_DTYPE_F32, 2, sizes, numbers);
+    const uint64_t inputs[] = {a, a};
+    p.product = dt_sessionpeer_op(p.peer, mm, inputs, 2, true);
+    cr_assert(dt_sessionpeer_read(p.peer, p.product, is, sizeof is, NULL, 0), "%s",
+              dt_testcluster_logs(p.tc));
+    return p;
+}
+
+static void stop(struct program *p)
+{
+    dt_sessionpeer_close(p->peer);
+    cr_assert_eq(dt_testcluster_stop(p->tc), 0, "a daemon left something behind");
+}
+
+/* "job show %lu" with the program's number. */
+static const char *line_of(const struct program *p, const char *fmt)
+{
+    static char line[256];
+    char *at = strchr(fmt, '#');
+    (void)snprintf(line, sizeof line, "%.*s%lu%s", (int)(at - fmt), fmt, p->id, at + 1);
+    return line;
+}
+
+Test(ctl_job, a_running_program_is_seen_with_its_work)
+{
+    struct program p = start();
+    wait_for(p.tc, line_of(&p, "job ops #"), "aten::mm");
+    check(p.tc, "job list", 0, "  live ", "");
+    check(p.tc, "job list", 0, "1 job listed.", "");
+    check(p.tc, "job", 0, "ID ", "");
+    check(p.tc, "job list -o json", 0, "\"kind\":\"JobList\",\"items\":[\n{\"id\":", "");
+    check(p.tc, "job list --filter=state=away", 0, "0 of 1 job listed.", "");
+    check(p.tc, line_of(&p, "job show #"), 0, "vdev 0 on w0:0", "");
+    check(p.tc, line_of(&p, "job #"), 0, "most time aten::mm  1 times", "");
+    check(p.tc, line_of(&p, "job show # -o json"), 0, "\"operators\":[{\"name\":\"aten::mm\"", "");
+    check(p.tc, line_of(&p, "job ops # -o csv"), 0, "aten::mm,1,", "");
+    check(p.tc, line_of(&p, "job errors #"), 0, "0 errors listed.", "");
+    check(p.tc, line_of(&p, "tensor list #"), 0, "float32 (2, 2)", "");
+    check(p.tc, "tensor list", 0, "2 tensors listed.", "");
+    check(p.tc, "top", 0, "  1 job  1 device  ", "");
+    check(p.tc, "top -o json", 0, "\"kind\":\"Top\",\"interval_ms\":", "");
+    stop(&p);
+}
+
+Test(ctl_job, what_does_not_exist_is_told)
+{
+    struct program p = start();
+    check(p.tc, "job show 999999", 67, "", "999999");
+    check(p.tc, "job show abc", 64, "", "\"abc\" is no job");
+    check(p.tc, "job ops 0", 64, "", "is no job");
+    check(p.tc, line_of(&p, "job show # 999999"), 2, "vdev 0 on w0:0", "999999");
+    check(p.tc, line_of(&p, "job errors # 4711"), 67, "", "no error of record 4711");
+    check(p.tc, line_of(&p, "job errors # x"), 64, "", "is no record");
+    check(p.tc, "job list --sort=nonsense", 64, "", "nonsense");
+    check(p.tc, "tensor list 999999", 67, "", NULL);
+    stop(&p);
+}
+
+Test(ctl_job, a_failed_operator_is_shown_with_its_cause)
+{
+    struct program p = start();
+    const int64_t sizes[] = {3};
+    const float numbers[] = {1, 2, 3};
+    char kind[64] = "";
+    float is[4];
+    uint32_t mm = dt_sessionpeer_define_f32(p.peer, "aten::mm", 2, 1, sizes, DT_ALIAS_FRESH, 0);
+    uint64_t a = dt_sessionpeer_upload(p.peer, DT_DTYPE_F32, 1, sizes, numbers);
+    const uint64_t inputs[] = {a, a};
+    uint64_t wrong = dt_sessionpeer_op(p.peer, mm, inputs, 2, true);
+    cr_assert(!dt_sessionpeer_read(p.peer, wrong, is, sizeof is, kind, sizeof kind));
+    check(p.tc, line_of(&p, "job errors #"), 0, kind, "");
+    check(p.tc, line_of(&p, "job errors #"), 0, "1 error listed.", "");
+    dt_testrun_t said = run(p.tc, line_of(&p, "job errors # -o name"));
+    char line[256];
+    (void)snprintf(line, sizeof line, "job errors %lu %.*s", p.id, (int)strcspn(said.out, "\n"),
+                   said.out);
+    dt_testrun_fini(&said);
+    check(p.tc, line, 0, "device    w0:0 (vdev 0), record ", "");
+    check(p.tc, line_of(&p, "job show #"), 0, "see: dtorchctl job errors", "");
+    stop(&p);
+}
+
+Test(ctl_job, a_cancelled_program_is_told_the_reason)
+{
+    struct program p = start();
+    check(p.tc, line_of(&p, "job cancel # --dry-run"), 3, "", "would end");
+    check(p.tc, "job list", 0, "1 job listed.", "");
+    check(p.tc, line_of(&p, "job cancel # -y -m takes^all"), 0, "  cancelled", "");
+    Dtorch__V1__SessionDown *down =
+        dt_sessionpeer_wait(p.peer, DTORCH__V1__SESSION_DOWN__KIND_REFUSAL, PATIENCE_MS);
+    cr_assert(down != NULL && strstr(down->refusal->text, "takes all") != NULL);
+    dtorch__v1__session_down__free_unpacked(down, NULL);
+    check(p.tc, "job list", 0, "0 jobs listed.", "");
+    check(p.tc, line_of(&p, "job cancel # -y"), 67, "", NULL);
+    stop(&p);
+}
