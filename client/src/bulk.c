@@ -69,6 +69,7 @@ static bool say_chunk(dt_session_t *session, dt_client_upload_t *upload)
     size_t left = upload->size - upload->sent;
     size_t size = left < DT_CLIENT_BULK_CHUNK ? left : DT_CLIENT_BULK_CHUNK;
     const uint8_t *data = upload->data + upload->sent;
+    dt_client_record_chunk(session, upload, size);
     uint8_t *at = put_number(buffer, TRANSFER, upload->number);
     at = put_number(at, OFFSET, upload->sent);
     at = put_number(at, CRC, dt_crc32c(0, data, size));
@@ -186,8 +187,10 @@ static bool take_data(dt_session_t *session, const struct chunk *chunk, uint64_t
         session->io.bulk_progress_ns = dt_loop_now_ns();
     }
     *ret_received = future->received;
-    if (future->received == future->size)
+    if (future->received == future->size) {
+        dt_client_record_result(future, DT_OK);
         dt_client_future_done(future, DT_OK);
+    }
     return true;
 }
 

@@ -91,6 +91,7 @@ typedef struct dt_client_settings {
     uint64_t memory_limit_bytes;
     char *bin_dir;
     char *private_devices;
+    char *record_file; /* NULL: none */
     int64_t connect_timeout_ns;
     int64_t linger_ns;
 } dt_client_settings_t;
@@ -128,6 +129,7 @@ typedef struct dt_client_upload {
     size_t size;
     size_t sent;
     size_t received;
+    size_t recorded;
     void (*release)(void *arg);
     void *arg;
 } dt_client_upload_t;
@@ -249,6 +251,10 @@ typedef struct dt_client_io {
     bool is_tick_armed;
     uint32_t idle_ticks;
     struct dt_client_private *private_cluster;
+    struct dt_recording *recording; /* NULL: none */
+    int64_t recording_ns;           /* when it began */
+    uint64_t recorded_sequence;     /* last record that is in it */
+    bool is_hello_recorded;
 } dt_client_io_t;
 
 struct dt_session {
@@ -440,6 +446,18 @@ dt_future_t *dt_client_future_find(dt_session_t *session, uint64_t number);     
 void dt_client_bulk_pump(dt_session_t *session);
 void dt_client_bulk_close(dt_session_t *session);
 void dt_client_upload_free(dt_client_upload_t *upload);
+
+/* ---- record.c; I/O thread, but for open and close; without a recording they do nothing ---- */
+dt_status_t dt_client_record_open(dt_session_t *session, dt_error_t *err);
+dt_status_t dt_client_record_close(dt_session_t *session, dt_error_t *err);
+void dt_client_record_hello(dt_session_t *session, const Dtorch__V1__SessionHello *hello);
+void dt_client_record_welcome(dt_session_t *session, const Dtorch__V1__SessionWelcome *welcome);
+void dt_client_record_frame(dt_session_t *session, const dt_client_frame_t *frame);
+/* What an upload is about to send: `size` bytes behind `sent`. */
+void dt_client_record_chunk(dt_session_t *session, dt_client_upload_t *upload, size_t size);
+void dt_client_record_result(const dt_future_t *future, dt_status_t result);
+void dt_client_record_fault(dt_session_t *session, const Dtorch__V1__Fault *fault);
+void dt_client_record_end(dt_session_t *session);
 
 /* ---- private.c; I/O thread ---- */
 dt_status_t dt_client_private_start(dt_session_t *session, dt_error_t *err);

@@ -91,6 +91,7 @@ static void on_answer(dt_session_t *session, const Dtorch__V1__SigAnswer *answer
 
 static void on_fault(dt_session_t *session, const Dtorch__V1__Fault *fault)
 {
+    dt_client_record_fault(session, fault);
     pthread_mutex_lock(&session->lock);
     if (fault->n_bindings)
         copy_bindings(session, fault->bindings, fault->n_bindings);

@@ -130,6 +130,7 @@ static void fail(dt_future_t *future, const Dtorch__V1__OperatorError *error)
     future->failure = malloc(sizeof *future->failure);
     if (future->failure)
         dt_client_failure_fill(future->failure, error);
+    dt_client_record_result(future, future->failure ? future->failure->error.code : DT_ERR_NOMEM);
     dt_client_future_done(future, future->failure ? future->failure->error.code : DT_ERR_NOMEM);
 }
 
@@ -175,6 +176,7 @@ void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
     }
     if (size)
         memcpy(future->data, result->value.data, size);
+    dt_client_record_result(future, DT_OK);
     dt_client_future_done(future, DT_OK);
 }
 

@@ -58,6 +58,7 @@ static void send_hello(dt_session_t *session)
     }
     up.kind_case = DTORCH__V1__SESSION_UP__KIND_HELLO;
     up.hello = &hello;
+    dt_client_record_hello(session, &hello);
     dt_client_io_send(session, &up.base);
 }
 
@@ -147,6 +148,7 @@ void dt_client_io_pump(dt_session_t *session)
         size_t size;
         const uint8_t *start = envelope(frame, &size);
         pthread_mutex_unlock(&session->lock);
+        dt_client_record_frame(session, frame);
         if (dt_rpc_stream_send(session->io.stream, start, size) == DT_ERR_LIMIT)
             dt_rpc_stream_cancel(session->io.stream, DT_ERR_LIMIT, "the controller does not read");
         pthread_mutex_lock(&session->lock);
@@ -373,6 +375,7 @@ static void dial(dt_session_t *session)
 void dt_client_io_welcome(dt_session_t *session, const Dtorch__V1__SessionWelcome *welcome)
 {
     dt_client_io_t *io = &session->io;
+    dt_client_record_welcome(session, welcome);
     memcpy(io->token, welcome->resume_token.data, sizeof io->token);
     io->has_token = true;
     io->is_welcome = true;
@@ -399,6 +402,7 @@ static void begin_close(dt_session_t *session)
     if (io->stream && io->is_welcome) {
         Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
         Dtorch__V1__SessionBye bye = DTORCH__V1__SESSION_BYE__INIT;
+        dt_client_record_end(session);
         up.kind_case = DTORCH__V1__SESSION_UP__KIND_BYE;
         up.bye = &bye;
         dt_client_io_send(session, &up.base);

@@ -144,8 +144,9 @@ static dt_session_t *create(dt_error_t *err)
     return session;
 }
 
-/* End the I/O thread. Nobody else uses the session any more, but tensors and futures may. */
-static void close_session(dt_session_t *session)
+/* End the I/O thread. Nobody else uses the session any more, but tensors and futures may.
+ * Errors: those of the recording. */
+static dt_status_t close_session(dt_session_t *session, dt_error_t *err)
 {
     pthread_mutex_lock(&session->lock);
     session->should_end = true;
@@ -157,8 +158,10 @@ static void close_session(dt_session_t *session)
     while (!dt_list_is_empty(&session->uploads))
         dt_client_upload_free(
             DT_CONTAINER_OF(dt_list_pop(&session->uploads), dt_client_upload_t, link));
+    dt_status_t status = dt_client_record_close(session, err);
     pthread_mutex_lock(&session->lock);
     dt_client_unuse_unlock(session);
+    return status;
 }
 
 /* ---- connecting ---- */
@@ -198,11 +201,13 @@ dt_status_t dt_connect(const dt_connect_options_t *options, dt_session_t **ret_s
             status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
     }
     if (status == DT_OK)
+        status = dt_client_record_open(session, err);
+    if (status == DT_OK)
         status = dt_client_io_start(session, err);
     if (status == DT_OK)
         status = await_welcome(session, err);
     if (status != DT_OK) {
-        close_session(session);
+        (void)close_session(session, NULL);
         return status;
     }
     *ret_session = session;
@@ -226,7 +231,8 @@ dt_status_t dt_disconnect(dt_session_t *session, int64_t timeout_ms, dt_failure_
     if (session->failure_count > 0)
         status = dt_client_failure_give(session->failures[0], failure);
     pthread_mutex_unlock(&session->lock);
-    close_session(session);
+    if (close_session(session, &err) != DT_OK && status == DT_OK)
+        status = dt_client_failure_from(failure, &err);
     return status;
 }
 

@@ -152,6 +152,16 @@ static dt_status_t find_tls(dt_client_settings_t *settings, const dt_connect_opt
     return DT_OK;
 }
 
+static dt_status_t find_record_file(dt_client_settings_t *settings,
+                                    const dt_connect_options_t *options, const dt_conf_t *conf,
+                                    dt_error_t *err)
+{
+    const char *path = options->record_file ? options->record_file : dt_conf_str(conf, "Record");
+    if (*path && !(settings->record_file = strdup(path)))
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a path");
+    return DT_OK;
+}
+
 static dt_status_t take_text(char *to, size_t size, const char *from, const char *what,
                              dt_error_t *err)
 {
@@ -198,6 +208,7 @@ dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_
         options.linger_us ? options.linger_us * DT_CLOCK_US_NS : DT_CLIENT_LINGER_NS;
     DT_TRY(find_addresses(settings, &options, conf, err));
     DT_TRY(find_tls(settings, &options, conf, err));
+    DT_TRY(find_record_file(settings, &options, conf, err));
     return take_texts(settings, &options, err);
 }
 
@@ -212,5 +223,6 @@ void dt_client_settings_fini(dt_client_settings_t *settings)
     free(settings->key);
     free(settings->bin_dir);
     free(settings->private_devices);
+    free(settings->record_file);
     *settings = (dt_client_settings_t){0};
 }

@@ -408,6 +408,12 @@ static const dt_conf_option_t client_options[] = {
      .max = TEXT_MAX,
      .dflt = "",
      .help = "PEM file with the cluster's certificate authority"},
+    {.name = "Record",
+     .type = DT_CONF_PATH,
+     .max = TEXT_MAX,
+     .dflt = "",
+     .help = "programs write their session to this file, for dtorchctl diag decode; it holds the "
+             "program's data"},
 };
 
 const dt_conf_table_t *dt_conf_table_controller(void)

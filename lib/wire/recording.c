@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -140,12 +141,17 @@ dt_status_t dt_recording_create(const char *path, int64_t wall_ms, dt_recording_
     dt_recording_t *recording = calloc(1, sizeof *recording);
     if (!recording)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "recording %s: out of memory", path);
-    recording->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0600);
-    if (recording->fd < 0) {
+    recording->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+    /* Two sessions in one file would be neither: the lock comes before anything is cut off. */
+    bool is_ours = recording->fd >= 0 && flock(recording->fd, LOCK_EX | LOCK_NB) == 0;
+    if (!is_ours || (ftruncate(recording->fd, 0) != 0 && errno != EINVAL)) {
         int number = errno;
+        if (recording->fd >= 0)
+            (void)close(recording->fd);
         free(recording);
-        return dt_fail(err, status_of(number), "errno", number, "recording %s: %s", path,
-                       strerror(number));
+        return dt_fail(err, number == EWOULDBLOCK ? DT_ERR_EXISTS : status_of(number), "errno",
+                       number, "recording %s: %s", path,
+                       number == EWOULDBLOCK ? "another session writes it" : strerror(number));
     }
     put_le(head + 8, MAJOR, 2);
     put_le(head + 10, MINOR, 2);

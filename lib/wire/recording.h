@@ -81,7 +81,8 @@ typedef struct dt_recording_result {
 typedef struct dt_recording dt_recording_t;
 
 /* Make the file `path` (mode 0600; an old one is overwritten) and write its head.
- * Ownership: gives *ret_recording, dt_recording_close(). Errors: those of a file. Blocking: disk.
+ * Ownership: gives *ret_recording, dt_recording_close(). Errors: those of a file, EXISTS (another
+ * session writes it). Blocking: disk.
  */
 DT_MUST_USE dt_status_t dt_recording_create(const char *path, int64_t wall_ms,
                                             dt_recording_t **ret_recording, dt_error_t *err);

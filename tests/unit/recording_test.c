@@ -201,6 +201,16 @@ Test(recording, gives_the_first_error_of_a_full_disk_again_and_again)
     cr_assert_eq(dt_recording_close(recording, &error), DT_ERR_LIMIT);
 }
 
+Test(recording, that_is_being_written_is_not_written_by_another_session)
+{
+    dt_error_t error;
+    dt_recording_t *first = create(), *second;
+    cr_assert_eq(dt_recording_create(path, 1, &second, &error), DT_ERR_EXISTS);
+    cr_assert(strstr(error.text, "another session") != NULL, "%s", error.text);
+    cr_assert_eq(dt_recording_close(first, NULL), DT_OK);
+    cr_assert_eq(dt_recording_close(create(), NULL), DT_OK);
+}
+
 Test(recording, in_a_folder_that_is_not_there_is_an_error_with_its_name)
 {
     dt_error_t error;

@@ -327,6 +327,10 @@ typedef struct dt_connect_options {
     const char *private_devices; /* Devices= of a private cluster's worker; NULL: all */
     int64_t connect_timeout_ms;  /* 0 = 10 s */
     uint32_t linger_us;          /* how long a record may wait for more to go with it, 0 = 50 us */
+    const char *record_file; /* write the session to this file (dtorchctl diag decode prints it):
+                                operators, uploaded bytes, results; NULL: Record= of client.conf or
+                                $DTORCH_RECORD, "": none. A file that cannot be made fails
+                                dt_connect(); one that takes no more is told by dt_disconnect() */
 } dt_connect_options_t;
 
 /* Connect and begin a session. `options` NULL: all defaults.
