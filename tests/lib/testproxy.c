@@ -34,6 +34,8 @@ struct pair {
 
 struct dt_testproxy {
     atomic_int mode, delay_ms, is_stopping;
+    atomic_long cut_after; /* bytes until one connection is cut; -1: none */
+    atomic_int cuts;
     int listen_fd, wake_fd, port;
     struct sockaddr_storage target;
     socklen_t target_size;
@@ -75,8 +77,10 @@ static void pair_open(dt_testproxy_t *proxy)
 }
 
 /* Move what is there. False: the connection is over. */
-static bool lane_move(struct lane *lane, int64_t now_ms, int delay_ms)
+static bool lane_move(dt_testproxy_t *proxy, struct lane *lane, int64_t now_ms, int delay_ms)
 {
+    long cut_after = atomic_load(&proxy->cut_after);
+    size_t size;
     ssize_t n;
     if (lane->off == lane->len) {
         n = recv(lane->from, lane->data, sizeof lane->data, MSG_DONTWAIT);
@@ -90,11 +94,21 @@ static bool lane_move(struct lane *lane, int64_t now_ms, int delay_ms)
     }
     if (now_ms < lane->due_ms)
         return true;
-    n = send(lane->to, lane->data + lane->off, lane->len - lane->off, MSG_DONTWAIT | MSG_NOSIGNAL);
+    size = lane->len - lane->off;
+    if (cut_after >= 0 && (size_t)cut_after < size)
+        size = (size_t)cut_after;
+    n = send(lane->to, lane->data + lane->off, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0)
         return errno == EAGAIN || errno == EINTR;
     lane->off += (size_t)n;
-    return true;
+    if (cut_after < 0 ||
+        !atomic_compare_exchange_strong(&proxy->cut_after, &cut_after, cut_after - (long)n))
+        return true;
+    if (cut_after > n)
+        return true;
+    atomic_store(&proxy->cut_after, -1);
+    atomic_fetch_add(&proxy->cuts, 1);
+    return false;
 }
 
 static nfds_t fill_poll(dt_testproxy_t *proxy, int mode, struct pollfd *fds)
@@ -133,9 +147,10 @@ static void *proxy_main(void *arg)
             pair_open(proxy);
         for (int i = 0; i < PAIR_MAX; i++) {
             struct pair *pair = proxy->pairs[i];
-            if (pair && (mode == DT_TESTPROXY_CUT || (mode == DT_TESTPROXY_PASS &&
-                                                      !(lane_move(&pair->up, now_ms, delay_ms) &&
-                                                        lane_move(&pair->down, now_ms, delay_ms)))))
+            if (pair &&
+                (mode == DT_TESTPROXY_CUT ||
+                 (mode == DT_TESTPROXY_PASS && !(lane_move(proxy, &pair->up, now_ms, delay_ms) &&
+                                                 lane_move(proxy, &pair->down, now_ms, delay_ms)))))
                 pair_drop(proxy, i);
         }
     }
@@ -165,6 +180,7 @@ dt_testproxy_t *dt_testproxy_start(const char *target)
     dt_testproxy_t *proxy = calloc(1, sizeof *proxy);
     if (!proxy)
         dt_test_die("proxy: out of memory");
+    atomic_store(&proxy->cut_after, -1);
     set_target(proxy, target);
     proxy->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     proxy->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -204,4 +220,14 @@ void dt_testproxy_set(dt_testproxy_t *proxy, dt_testproxy_mode_t mode, int delay
     atomic_store(&proxy->mode, mode);
     atomic_store(&proxy->delay_ms, delay_ms);
     (void)eventfd_write(proxy->wake_fd, 1);
+}
+
+void dt_testproxy_cut_after(dt_testproxy_t *proxy, long bytes)
+{
+    atomic_store(&proxy->cut_after, bytes);
+}
+
+int dt_testproxy_cuts(const dt_testproxy_t *proxy)
+{
+    return atomic_load(&proxy->cuts);
 }

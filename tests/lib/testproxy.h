@@ -19,5 +19,9 @@ dt_testproxy_t *dt_testproxy_start(const char *target);
 void dt_testproxy_stop(dt_testproxy_t *proxy); /* NULL is fine */
 int dt_testproxy_port(const dt_testproxy_t *proxy);
 void dt_testproxy_set(dt_testproxy_t *proxy, dt_testproxy_mode_t mode, int delay_ms);
+/* Close the connection that moves the `bytes`-th byte from now on, right behind that byte; once.
+ * Others and new ones go on. */
+void dt_testproxy_cut_after(dt_testproxy_t *proxy, long bytes);
+int dt_testproxy_cuts(const dt_testproxy_t *proxy); /* done so far */
 
 #endif
