@@ -286,9 +286,12 @@ void dt_execrig_ack(dt_execrig_session_t *session, uint64_t transfer, uint64_t r
 
 void dt_execrig_run(dt_execrig_session_t *session)
 {
+    int64_t deadline_ns;
     dt_execrig_flush(session);
-    while (dt_exec_turn(session->rig->exec))
+    do {
         session->rig->now_ns += 1000;
+    } while (dt_exec_turn(session->rig->exec) ||
+             !dt_exec_prepare_sleep(session->rig->exec, &deadline_ns));
 }
 
 Dtorch__V1__WorkerSessionUp *dt_execrig_next(dt_execrig_session_t *session)
