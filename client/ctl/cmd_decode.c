@@ -1,15 +1,9 @@
 /* dtorchctl diag decode: a recorded session as lines. */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "ctl.h"
+#include "filemap.h"
 #include "json.h"
-#include "recorded.h"
 #include "text.h"
 
 #define BATCH 1024 /* lines that are laid out together */
@@ -41,32 +35,6 @@ static const dt_ctl_list_t item_list = {
     .columns = columns,
     .column_count = sizeof columns / sizeof columns[0],
 };
-
-/* Map a file. Gives the exit code; *ret_bytes is to be unmapped unless *ret_size is 0. */
-static int map_file(dt_ctl_t *ctl, const char *path, void **ret_bytes, size_t *ret_size)
-{
-    struct stat status;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0 || fstat(fd, &status) != 0) {
-        int number = errno;
-        if (fd >= 0)
-            (void)close(fd);
-        return dt_ctl_fail(
-            ctl, number == EACCES || number == EPERM ? DT_CTL_EXIT_DENIED : DT_CTL_EXIT_NOT_FOUND,
-            "%s: %s", path, strerror(number));
-    }
-    *ret_size = S_ISREG(status.st_mode) && status.st_size > 0 ? (size_t)status.st_size : 0;
-    *ret_bytes = MAP_FAILED;
-    if (*ret_size > 0)
-        *ret_bytes = mmap(NULL, *ret_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    (void)close(fd);
-    if (*ret_size == 0)
-        return dt_ctl_fail(ctl, DT_CTL_EXIT_DATA, "%s is no recording: it is empty or no file",
-                           path);
-    if (*ret_bytes == MAP_FAILED)
-        return dt_ctl_fail(ctl, DT_CTL_EXIT_FAILED, "%s: %s", path, strerror(errno));
-    return DT_CTL_EXIT_OK;
-}
 
 /* Read up to BATCH lines that pass the filter. Gives the exit code. */
 static int read_batch(dt_ctl_t *ctl, dt_ctl_recorded_t *recorded, const dt_ctl_filter_t *filter,
@@ -114,21 +82,6 @@ static int print_items(dt_ctl_t *ctl, dt_ctl_recorded_t *recorded)
     return DT_CTL_EXIT_OK;
 }
 
-/* "recording.rec: at byte 1234 (item 7), record 18: checksum differs (E_CRC)" */
-static int fail_damaged(dt_ctl_t *ctl, const char *path, const dt_ctl_damage_t *damage)
-{
-    const char *where = "";
-    if (damage->item > 0)
-        where = dt_ctl_print(&ctl->pool, " (item %" PRIu64 ")%s", damage->item,
-                             damage->sequence > 0
-                                 ? dt_ctl_print(&ctl->pool, ", record %" PRIu64, damage->sequence)
-                                 : "");
-    return dt_ctl_fail(ctl, DT_CTL_EXIT_DATA, "%s: at byte %" PRIu64 "%s: %s (%s)%s", path,
-                       damage->offset, where, dt_frame_error_text(damage->error),
-                       dt_frame_error_name(damage->error),
-                       damage->item > 0 ? "; what is whole before it was read" : "");
-}
-
 static void print_json_end(dt_ctl_t *ctl, const dt_ctl_damage_t *damage)
 {
     FILE *out = ctl->output.screen.file;
@@ -147,7 +100,7 @@ static int decode(dt_ctl_t *ctl, const char *path, dt_ctl_recorded_t *recorded)
     FILE *out = ctl->output.screen.file;
     bool is_json = ctl->output.format == DT_CTL_JSON;
     if (recorded->damage.error)
-        return fail_damaged(ctl, path, &recorded->damage);
+        return dt_ctl_fail_damaged(ctl, path, &recorded->damage);
     if (is_json) {
         dt_ctl_json_begin(out, item_list.kind);
         (void)fprintf(out, ",\"started_wall_ms\":%" PRId64 ",\"items\":[",
@@ -157,7 +110,7 @@ static int decode(dt_ctl_t *ctl, const char *path, dt_ctl_recorded_t *recorded)
     if (is_json)
         print_json_end(ctl, &recorded->damage);
     if (code == DT_CTL_EXIT_OK && recorded->damage.error)
-        return fail_damaged(ctl, path, &recorded->damage);
+        return dt_ctl_fail_damaged(ctl, path, &recorded->damage);
     if (code == DT_CTL_EXIT_OK && dt_ctl_is_people(ctl) && ctl->output.screen.has_legend)
         (void)fprintf(out, "%" PRIu64 " record%s in %" PRIu64 " frame%s, recorded %s.\n",
                       recorded->record_count, recorded->record_count == 1 ? "" : "s",
@@ -169,18 +122,17 @@ static int decode(dt_ctl_t *ctl, const char *path, dt_ctl_recorded_t *recorded)
 
 int dt_ctl_diag_decode(dt_ctl_t *ctl)
 {
-    void *bytes = NULL;
-    size_t size = 0;
+    dt_ctl_filemap_t file;
     dt_ctl_recorded_t recorded;
     const char *path = ctl->cli.args[0];
     int code = dt_ctl_check_list(ctl, &item_list);
     if (code == DT_CTL_EXIT_OK)
-        code = map_file(ctl, path, &bytes, &size);
+        code = dt_ctl_filemap_open(ctl, path, &file);
     if (code != DT_CTL_EXIT_OK)
         return code;
-    dt_ctl_recorded_init(&recorded, bytes, size, dt_ctl_has(ctl, DT_CTL_OPT_VERBOSE));
+    dt_ctl_recorded_init(&recorded, file.bytes, file.size, dt_ctl_has(ctl, DT_CTL_OPT_VERBOSE));
     code = decode(ctl, path, &recorded);
     dt_ctl_recorded_fini(&recorded);
-    (void)munmap(bytes, size);
+    dt_ctl_filemap_close(&file);
     return code;
 }

@@ -96,6 +96,7 @@ int dt_ctl_token_list(dt_ctl_t *ctl);
 int dt_ctl_token_revoke(dt_ctl_t *ctl);
 int dt_ctl_diag_dump(dt_ctl_t *ctl);
 int dt_ctl_diag_decode(dt_ctl_t *ctl);
+int dt_ctl_diag_replay(dt_ctl_t *ctl);
 int dt_ctl_setup_controller(dt_ctl_t *ctl);
 int dt_ctl_setup_worker(dt_ctl_t *ctl);
 int dt_ctl_version(dt_ctl_t *ctl);

@@ -143,6 +143,7 @@ dt_ctl_colour_t dt_ctl_state_colour(const char *state)
         {"ready", DT_CTL_COLOUR_GOOD},    {"ok", DT_CTL_COLOUR_GOOD},
         {"enabled", DT_CTL_COLOUR_GOOD},  {"live", DT_CTL_COLOUR_GOOD},
         {"away", DT_CTL_COLOUR_WARN},     {"poisoned", DT_CTL_COLOUR_BAD},
+        {"equal", DT_CTL_COLOUR_GOOD},    {"differs", DT_CTL_COLOUR_BAD},
         {"valid", DT_CTL_COLOUR_GOOD},    {"degraded", DT_CTL_COLOUR_WARN},
         {"suspect", DT_CTL_COLOUR_WARN},  {"cordoned", DT_CTL_COLOUR_WARN},
         {"draining", DT_CTL_COLOUR_WARN}, {"drained", DT_CTL_COLOUR_WARN},

@@ -70,7 +70,7 @@ const dt_ctl_option_t dt_ctl_options[DT_CTL_OPT_COUNT] = {
     [DT_CTL_OPT_WAIT] = {DT_CTL_TYPE_FLAG, 0, "wait", NULL, false, NULL,
                          "return when it is done, not when it is accepted"},
     [DT_CTL_OPT_TIMEOUT] = {DT_CTL_TYPE_DURATION, 0, "timeout", "DURATION", false, NULL,
-                            "with --wait: give up after this, with exit code 124"},
+                            "give up after this, with exit code 124"},
     [DT_CTL_OPT_LIFETIME] = {DT_CTL_TYPE_DURATION, 0, "lifetime", "DURATION", false, NULL,
                              "how long the token is good, 1min to 30d; default 1h"},
     [DT_CTL_OPT_USES] = {DT_CTL_TYPE_COUNT, 0, "uses", "N", false, NULL,
@@ -503,12 +503,28 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      NULL,
      "none",
      "Print a recorded session, one line a record",
-     "A file is recorded by the option Record= of a client. Operators stand with the metadata of "
+     "A file is recorded by Record= of client.conf, or DTORCH_RECORD. Operators stand with the "
+     "metadata of "
      "their inputs; t5 is the tensor with id 5, s0 a signature. -v shows frames too. Of a damaged "
      "file all that is whole before the damage is printed; the exit code is 65.",
      {"diag decode train.rec", "diag decode train.rec --filter='operator~mm'",
       "diag decode train.rec -o json"},
      dt_ctl_diag_decode},
+    {"diag",
+     "replay",
+     "FILE",
+     1,
+     1,
+     HOW | DT_CTL_BIT(DT_CTL_OPT_FIELDS) | DT_CTL_BIT(DT_CTL_OPT_TIMEOUT),
+     NULL,
+     NULL,
+     "user",
+     "Run a recorded session again and compare its results bit by bit",
+     "A new job does what the file says, as fast as the cluster takes it. Results that differ are "
+     "listed, with -v all; of errors the kind is compared. Exit code 0 says that all are equal. "
+     "--timeout is how long to wait without any news, 1min when not given.",
+     {"diag replay train.rec", "diag replay train.rec -H ctl2:7700"},
+     dt_ctl_diag_replay},
     {"setup",
      "controller",
      "",
