@@ -684,7 +684,7 @@ dt_status_t dt_session_prelude(dt_sessions_t *sessions, dt_session_link_t *link)
     bool is_done = true;
     dt_frame_begin(&w.writer, sessions->scratch, DT_SESSION_SCRATCH_BYTES,
                    session->next_sequence - count_definitions(session), w.epoch);
-    link->sent = link->executed = w.writer.first_sequence - 1;
+    link->start = link->sent = link->executed = w.writer.first_sequence - 1;
     for (uint32_t i = 0; is_done && i < session->mesh_cap; i++)
         if (session->meshes[i].body)
             is_done = prelude_begin(link, &w, session->meshes[i].body_bytes) &&

@@ -143,6 +143,8 @@ typedef struct dt_session_link {
     uint64_t stream; /* 0: not connected */
     uint8_t key[DT_SESSION_KEY_BYTES];
     uint64_t join;     /* first sequence of the session that concerns it */
+    uint32_t round;    /* of binding; vdevs bound later get a link of their own */
+    uint64_t start;    /* sequence before its first record, of the prelude if it has one */
     uint64_t sent;     /* last sequence sent */
     uint64_t executed; /* by all of its engines */
     uint64_t inflight_bytes;
@@ -245,6 +247,7 @@ typedef struct dt_session {
     /* nodes */
     dt_session_vdev_t *vdevs;
     uint32_t vdev_count;
+    uint32_t bind_round;
     uint32_t unbound;   /* vdevs without a device */
     uint32_t stillborn; /* engines in a row that were lost before they executed anything */
     dt_list_t links;

@@ -30,6 +30,7 @@ dt_session_link_t *dt_session_link_new(dt_sessions_t *sessions, dt_session_t *se
     link->session = session;
     link->place = place;
     link->join = session->next_sequence;
+    link->round = session->bind_round;
     link->join_index = session->queue_first + session->queue_count;
     link->unserved_ns = sessions->now_ns;
     sessions->options.random(link->key, sizeof link->key);
@@ -284,8 +285,8 @@ static dt_session_link_t *find_link(dt_session_t *session, const uint8_t *key)
 static bool rewind_to(dt_session_link_t *link, uint64_t received)
 {
     uint64_t total = packet_total(link);
-    if (received == 0 && link->done == 0)
-        received = link->executed; /* nothing was executed yet: all from the start */
+    if (received == 0 && link->executed == link->start)
+        received = link->start; /* it got nothing: all from the start */
     if (received < link->executed || received > link->sent)
         return false;
     link->next = link->done;

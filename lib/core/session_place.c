@@ -71,18 +71,18 @@ static dt_session_place_t *pick(const dt_sessions_t *sessions, const char *kind,
     return best;
 }
 
-static dt_session_link_t *link_at(dt_session_t *session, const dt_session_place_t *place,
-                                  uint64_t join)
+static dt_session_link_t *link_at(const dt_session_t *session, const dt_session_place_t *place)
 {
     for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
         dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
-        if (link->place == place && link->join == join && link->sent < join && !link->stream)
+        if (link->place == place && link->round == session->bind_round)
             return link;
     }
     return NULL;
 }
 
-/* Bind one vdev; vdevs that are bound at the same record to the same node share a link. */
+/* Bind one vdev; vdevs that are bound to one node in one round share a link. A node is told once
+ * which vdevs an instance has; later it can only lose some. */
 static dt_status_t bind_one(dt_sessions_t *sessions, dt_session_t *session, uint32_t index,
                             const char *kind, const char *backend)
 {
@@ -92,7 +92,7 @@ static dt_status_t bind_one(dt_sessions_t *sessions, dt_session_t *session, uint
     dt_session_link_t *link;
     if (!place)
         return DT_ERR_AGAIN;
-    link = link_at(session, place, session->next_sequence);
+    link = link_at(session, place);
     if (!link)
         link = dt_session_link_new(sessions, session, place);
     if (!link)
@@ -261,6 +261,7 @@ static void release(struct loss *loss, dt_session_link_t *link, const char *reas
 static bool rebind(dt_sessions_t *sessions, dt_session_t *session)
 {
     uint32_t unbound = session->unbound;
+    session->bind_round++;
     if (sessions->now_ns - session->rebinds.since_ns >= REBINDS_NS) {
         session->rebinds = (dt_session_bucket_t){.since_ns = sessions->now_ns};
         session->stillborn = 0;

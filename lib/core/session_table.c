@@ -434,8 +434,10 @@ int dt_session_future_add(dt_session_t *session, uint64_t future, uint32_t vdev,
 
 dt_session_future_t *dt_session_future_find(dt_session_t *session, uint64_t future)
 {
-    dt_session_future_t *from = session->futures + session->future_head;
     uint32_t low = 0, high = session->future_count;
+    if (high == 0)
+        return NULL;
+    dt_session_future_t *from = session->futures + session->future_head;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (from[middle].future < future)
@@ -448,6 +450,8 @@ dt_session_future_t *dt_session_future_find(dt_session_t *session, uint64_t futu
 
 const dt_session_future_t *dt_session_future_open(dt_session_t *session)
 {
+    if (session->future_count == 0)
+        return NULL;
     const dt_session_future_t *from = session->futures + session->future_head;
     while (session->future_answered < session->future_count &&
            from[session->future_answered].result)
@@ -513,8 +517,10 @@ int dt_session_transfer_add(dt_session_t *session, uint64_t transfer, uint64_t s
 
 dt_session_transfer_t *dt_session_transfer_find(dt_session_t *session, uint64_t transfer)
 {
-    dt_session_transfer_t *from = session->transfers + session->transfer_head;
     uint32_t low = 0, high = session->transfer_count;
+    if (high == 0)
+        return NULL;
+    dt_session_transfer_t *from = session->transfers + session->transfer_head;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (from[middle].transfer < transfer)
