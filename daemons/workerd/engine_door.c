@@ -43,9 +43,11 @@ static dt_status_t meta_make(dt_engine_door_t *door, dt_error_t *err)
     dt_ring_writer_t first;
     DT_TRY(dt_ring_writer_init(&first, (uint8_t *)door->meta + DT_CHANNEL_ANSWERS_AT,
                                DT_CHANNEL_META_BYTES, err));
-    return dt_ring_reader_init(&door->answers, (uint8_t *)door->meta + DT_CHANNEL_ANSWERS_AT,
+    DT_TRY(dt_ring_reader_init(&door->answers, (uint8_t *)door->meta + DT_CHANNEL_ANSWERS_AT,
                                dt_ring_body_bytes(DT_CHANNEL_META_BYTES), &head->answers,
-                               door->meta_wake, err);
+                               door->meta_wake, err));
+    (void)dt_ring_prepare_sleep(&door->answers); /* the first answer rings */
+    return DT_OK;
 }
 
 dt_status_t dt_engine_door_open(const dt_engine_setup_t *setup, dt_engine_door_t *ret_door,
