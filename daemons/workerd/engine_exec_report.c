@@ -7,7 +7,7 @@
 #include "engine_exec_internal.h"
 #include "engine_pack.h"
 
-#define DT_EXEC_STATS_MESSAGE 256u /* operators in one message, so that it fits the ring */
+#define DT_EXEC_STATS_MESSAGE 256u  /* operators in one message, so that it fits the ring */
 #define DT_EXEC_LIST_MESSAGE  4000u /* what a message of the stream can hold */
 #define DT_EXEC_LIST_TEXT     96
 #define DT_EXEC_SECOND_NS     DT_CLOCK_SECOND_NS

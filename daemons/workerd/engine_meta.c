@@ -56,9 +56,8 @@ static dt_status_t infer(meta_work_t *work, dt_error_t *err)
     DT_TRY(work->backend->op_find(work->device, sig->name, &op, err));
     if (!work->backend->op_infer)
         return DT_ERR_AGAIN;
-    return work->backend->op_infer(work->device, op, args, sig->arg_count, inputs,
-                                   sig->input_count, work->outputs, DT_RECORD_OUTPUTS_MAX,
-                                   &work->output_count, err);
+    return work->backend->op_infer(work->device, op, args, sig->arg_count, inputs, sig->input_count,
+                                   work->outputs, DT_RECORD_OUTPUTS_MAX, &work->output_count, err);
 }
 
 /* The signature again, with what was learnt. Outputs lie where the inputs do. */
