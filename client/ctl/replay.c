@@ -16,6 +16,7 @@
 #define SEND_MS       10000
 #define BEAT_NS       (200 * DT_CLOCK_MS_NS) /* below the shortest interval's patience */
 #define TURN_MS       20
+#define BYE_NS        (2 * DT_CLOCK_SECOND_NS)
 #define AHEAD_MAX     (8u << 20) /* of uploads, as the protocol says */
 #define DONE_COUNT    256u
 #define CHUNK_ARENA   (4u << 20)
@@ -457,6 +458,21 @@ static dt_status_t play_items(struct player *p, dt_error_t *err)
     return status;
 }
 
+/* A Bye that is not taken before the stream goes would leave the session to its grace. */
+static void await_end(struct player *p)
+{
+    int64_t until_ns = dt_clock_mono_ns(dt_clock_system()) + BYE_NS;
+    uint8_t *bytes = NULL;
+    size_t size;
+    dt_status_t status = DT_OK;
+    while ((status == DT_OK || status == DT_ERR_AGAIN) &&
+           dt_clock_mono_ns(dt_clock_system()) < until_ns) {
+        status = dt_rpc_reader_next(p->stream, TURN_MS, &bytes, &size, NULL);
+        if (status == DT_OK)
+            free(bytes);
+    }
+}
+
 static dt_status_t play(struct player *p, dt_error_t *err)
 {
     Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
@@ -472,7 +488,9 @@ static dt_status_t play(struct player *p, dt_error_t *err)
     }
     up.kind_case = DTORCH__V1__SESSION_UP__KIND_BYE;
     up.bye = &bye;
-    return send_up(p, &up, err);
+    DT_TRY(send_up(p, &up, err));
+    await_end(p);
+    return DT_OK;
 }
 
 /* ---- what is expected ---- */

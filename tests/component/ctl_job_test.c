@@ -1,11 +1,13 @@
-/* dtorchctl job, tensor and top against real daemons, with a session that a test holds open. */
+/* dtorchctl job, tensor, top, and recorded sessions, against real daemons. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "lib/clienttest.h"
 #include "lib/sessionpeer.h"
-#include "lib/testcluster.h"
+#include "wire/recording.h"
 
 #define WORD_MAX    24
 #define PATIENCE_MS DT_TESTCLUSTER_PATIENCE_MS
@@ -61,6 +63,13 @@ static void wait_for(dt_testcluster_t *tc, const char *line, const char *wanted)
     }
 }
 
+static dt_testcluster_t *start_cluster(void)
+{
+    char conf[128];
+    (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\n", dt_clienttest_devices());
+    return dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .worker_conf = conf});
+}
+
 /* ---- a program ---- */
 
 struct program {
@@ -76,8 +85,7 @@ static struct program start(void)
     const int64_t sizes[] = {2, 2};
     const float numbers[] = {1, 2, 3, 4};
     float is[4];
-    struct program p = {.tc = dt_testcluster_start(&(dt_testcluster_options_t){
-                            .workers = 1, .worker_conf = "Devices=torch:cpu\nEngines=1\n"})};
+    struct program p = {.tc = start_cluster()};
     p.peer = dt_sessionpeer_open(dt_testcluster_controller_socket(p.tc), "", 1, 0);
     cr_assert(p.peer != NULL, "%s", dt_testcluster_logs(p.tc));
     p.id = (unsigned long)dt_sessionpeer_id(p.peer);
@@ -177,4 +185,123 @@ Test(ctl_job, a_cancelled_program_is_told_the_reason)
     check(p.tc, "job list", 0, "0 jobs listed.", "");
     check(p.tc, line_of(&p, "job cancel # -y"), 67, "", NULL);
     stop(&p);
+}
+
+/* ---- recorded sessions ---- */
+
+#define SIDE 128 /* 64 KiB of numbers: more than goes inline */
+
+/* Run a program that multiplies a matrix and adds a vector, and reads both; recorded in `path`. */
+static void record_program(dt_testcluster_t *tc, const char *path)
+{
+    static float numbers[SIDE * SIDE];
+    const int64_t sizes[] = {SIDE, SIDE}, three[] = {3};
+    dt_session_t *session;
+    dt_error_t error;
+    const dt_connect_options_t options = {.struct_size = sizeof options,
+                                          .address = dt_testcluster_controller_socket(tc),
+                                          .record_file = path};
+    cr_assert_eq(dt_connect(&options, &session, &error), DT_OK, "%s", error.text);
+    for (size_t i = 0; i < SIDE * SIDE; i++)
+        numbers[i] = (float)(i % 97) / 97;
+    dt_tensor_t *a = dt_clienttest_f32(session, 2, sizes, numbers);
+    dt_tensor_t *product = dt_clienttest_call2(session, "aten::mm", a, a);
+    dt_clienttest_read(product, numbers, sizeof numbers);
+    dt_tensor_t *vector = dt_clienttest_f32(session, 1, three, (const float[]){0, 1, 99});
+    dt_tensor_t *sum = dt_clienttest_call2(session, "aten::add.Tensor", vector, vector);
+    dt_clienttest_read(sum, numbers, 3 * sizeof(float));
+    dt_tensor_free(a);
+    dt_tensor_free(product);
+    dt_tensor_free(vector);
+    dt_tensor_free(sum);
+    dt_clienttest_disconnect(session);
+}
+
+/* "diag replay PATH" and more, at the controller's socket. */
+static const char *replay_line(dt_testcluster_t *tc, const char *path, const char *more)
+{
+    static char line[1024];
+    (void)snprintf(line, sizeof line, "diag replay %s -H %s %s", path,
+                   dt_testcluster_controller_socket(tc), more);
+    return line;
+}
+
+/* Copy a recording with each result's checksum changed. */
+static void falsify(const char *from, const char *to)
+{
+    static uint8_t bytes[1u << 20];
+    dt_recording_reader_t reader;
+    dt_recording_item_t item;
+    dt_recording_result_t result;
+    dt_recording_t *copy;
+    bool is_end = false;
+    FILE *file = fopen(from, "rbe");
+    cr_assert(file != NULL);
+    size_t size = fread(bytes, 1, sizeof bytes, file);
+    (void)fclose(file);
+    cr_assert_eq(dt_recording_open(&reader, bytes, size), 0);
+    cr_assert_eq(dt_recording_create(to, reader.wall_ms, &copy, NULL), DT_OK);
+    while (dt_recording_next(&reader, &item, &is_end) == 0 && !is_end) {
+        if (dt_recording_get_result(&item, &result) == 0 && item.kind == DT_RECORDING_RESULT) {
+            result.crc32c ^= 1;
+            cr_assert_eq(dt_recording_add_result(copy, item.at_ns, &result, NULL), DT_OK);
+            continue;
+        }
+        cr_assert_eq(dt_recording_add(copy, (dt_recording_kind_t)item.kind, item.at_ns,
+                                      item.content, item.size, NULL),
+                     DT_OK);
+    }
+    cr_assert(is_end);
+    cr_assert_eq(dt_recording_close(copy, NULL), DT_OK);
+}
+
+Test(ctl_job, a_recorded_session_is_printed_and_replays_bit_equal)
+{
+    dt_testcluster_t *tc = start_cluster();
+    char path[512], other[520], line[600];
+    (void)snprintf(path, sizeof path, "%s/session.rec", dt_testcluster_dir(tc));
+    (void)snprintf(other, sizeof other, "%s.other", path);
+    record_program(tc, path);
+    (void)snprintf(line, sizeof line, "diag decode %s", path);
+    check(tc, line, 0, "aten::mm(t1 float32 (128, 128), t1 float32 (128, 128)) -> t2", "");
+    check(tc, line, 0, "  CHUNK     transfer 1, 65536 bytes from 0", "");
+    check(tc, line, 0, "float32 (128, 128), 65536 bytes, checksum ", "");
+    check(tc, line, 0, "  END ", "");
+    check(tc, replay_line(tc, path, ""), 0, " results equal; ", "");
+    check(tc, replay_line(tc, path, "-v"), 0, "     1  equal  64 KiB", "");
+    check(tc, replay_line(tc, path, "-o json"), 0, "\"kind\":\"Replay\",\"session\":", "");
+    check(tc, "job list", 0, "0 jobs listed.", "");
+    falsify(path, other);
+    check(tc, replay_line(tc, other, ""), 1, "differs  64 KiB  checksum ", "");
+    check(tc, replay_line(tc, other, ""), 1, "0 of ", "");
+    cr_assert_eq(dt_testcluster_stop(tc), 0, "a daemon left something behind");
+}
+
+Test(ctl_job, a_recording_that_was_cut_is_played_as_far_as_it_is_whole)
+{
+    dt_testcluster_t *tc = start_cluster();
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/session.rec", dt_testcluster_dir(tc));
+    record_program(tc, path);
+    FILE *file = fopen(path, "r+be");
+    cr_assert(file && fseek(file, 0, SEEK_END) == 0);
+    long size = ftell(file);
+    cr_assert_eq(ftruncate(fileno(file), size - 10), 0);
+    check(tc, replay_line(tc, path, ""), 65, " results equal; ", "E_SHORT");
+    cr_assert_eq(ftruncate(fileno(file), 40), 0);
+    check(tc, replay_line(tc, path, ""), 65, "", "E_SHORT");
+    (void)fclose(file);
+    check(tc, replay_line(tc, "/nonexistent.rec", ""), 67, "", "No such file");
+    cr_assert_eq(dt_testcluster_stop(tc), 0, "a daemon left something behind");
+}
+
+Test(ctl_job, a_recording_that_cannot_be_made_fails_to_connect)
+{
+    dt_session_t *session;
+    dt_error_t error;
+    const dt_connect_options_t options = {.struct_size = sizeof options,
+                                          .address = "/nonexistent/controller.sock",
+                                          .record_file = "/nonexistent/session.rec"};
+    cr_assert_eq(dt_connect(&options, &session, &error), DT_ERR_NOT_FOUND);
+    cr_assert(strstr(error.text, "/nonexistent/session.rec") != NULL, "%s", error.text);
 }
