@@ -14,6 +14,7 @@ shard: base conf wire tensor ops shm shard
 core: base conf wire tensor ops shm shard core
 loop: base conf wire tensor ops shm loop
 device: base conf wire tensor ops shm loop device
+backend: base tensor device
 rpc: base conf wire tensor ops shm shard core loop device rpc pki
 transport: base conf wire tensor ops shm shard core loop device transport
 store: base conf wire tensor ops shm shard core loop device store

@@ -32,7 +32,8 @@ static void begin(rig_t *rig, const char *more)
     dt_temptree_link(&rig->tree, "backends/dtorch-backend-fake.so", target);
     (void)snprintf(conf, sizeof conf, "Devices=fake\nEngines=1\nBackends=%s/backends\n%s",
                    rig->tree.root, more);
-    rig->tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .worker_conf = conf});
+    rig->tc = dt_testcluster_start(
+        &(dt_testcluster_options_t){.workers = 1, .worker_conf = conf, .use_proxy = true});
 }
 
 static void end(rig_t *rig)
@@ -284,6 +285,35 @@ Test(session, metadata_is_answered_while_an_operator_runs)
     down = ask(&rig, peer, 3, "fake::slow");
     cr_assert(down->answer->needs_execution);
     dtorch__v1__session_down__free_unpacked(down, NULL);
+    dt_sessionpeer_close(peer);
+    end(&rig);
+}
+
+Test(session, a_link_that_is_cut_loses_and_repeats_nothing)
+{
+    rig_t rig;
+    begin(&rig, "");
+    dt_sessionpeer_t *peer = connect_to(&rig, 0);
+    uint32_t write =
+        dt_sessionpeer_define_f32(peer, "aten::add_.Tensor", 2, 1, four, DT_ALIAS_IN_PLACE, 0);
+    uint64_t a = upload4(peer, ramp);
+    uint64_t one = upload4(peer, ones);
+    float total = 1;
+    for (int round = 0; round < 12; round++) {
+        for (int i = 0; i < 500; i++, total++)
+            (void)dt_sessionpeer_op(peer, write, (uint64_t[]){a, one}, 2, false);
+        uint64_t future = dt_sessionpeer_fetch(peer, a);
+        dt_testcluster_link_cut(rig.tc, 0);
+        dt_testcluster_link_pass(rig.tc, 0);
+        Dtorch__V1__SessionDown *down = dt_sessionpeer_result(peer, future, 20000);
+        cr_assert_not_null(down, "round %d\n%s", round, dt_testcluster_logs(rig.tc));
+        cr_assert_null(down->result->error, "round %d: %s\n%s", round, down->result->error->text,
+                       dt_testcluster_logs(rig.tc));
+        float is[4];
+        memcpy(is, down->result->value.data, sizeof is);
+        cr_assert_eq(is[0], total, "round %d: %g, not %g", round, (double)is[0], (double)total);
+        dtorch__v1__session_down__free_unpacked(down, NULL);
+    }
     dt_sessionpeer_close(peer);
     end(&rig);
 }
