@@ -432,8 +432,6 @@ const dt_client_signature_t *dt_client_promote(dt_session_t *session, dt_client_
     }
     if (promoted && all_agree(family))
         family->mask |= promoted;
-    else
-        promoted = 0;
     memset(ret_numbers, 0, sizeof *ret_numbers);
     ret_numbers->mask = family->mask;
     for (uint32_t i = 0; i < family->number_count; i++)

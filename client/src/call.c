@@ -27,6 +27,7 @@ static dt_status_t check_submit(const dt_session_t *session, uint32_t signature,
     return DT_OK;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the public interface, nine parameters */
 dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t *inputs,
                       uint32_t input_count, const dt_value_t *scalars, uint32_t scalar_count,
                       uint64_t *ret_outputs, uint32_t output_count, dt_error_t *err)
@@ -190,6 +191,7 @@ static dt_status_t call_locked(dt_session_t *session, const dt_client_question_t
     return status;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the public interface, eight parameters */
 dt_status_t dt_call(dt_session_t *session, const char *name, const dt_value_t *args,
                     uint32_t arg_count, dt_tensor_t **ret_outputs, uint32_t output_max,
                     uint32_t *ret_count, dt_failure_t *failure)

@@ -327,6 +327,8 @@ struct dt_session {
 /* ---- session.c ---- */
 
 extern atomic_uint dt_client_generation;
+/* A session that nobody serves yet: without settings and I/O thread. NULL: no memory. */
+dt_session_t *dt_client_create(dt_error_t *err);
 /* The session was made by this very process and has not ended. Lock not needed. */
 static inline bool dt_client_is_forked(const dt_session_t *session)
 {
@@ -344,7 +346,7 @@ int64_t dt_client_deadline(int64_t timeout_ms);
 void dt_client_end(dt_session_t *session, dt_status_t code, const char *text);
 
 /* ---- settings.c ---- */
-dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_options_t *options,
+dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_options_t *given,
                                dt_error_t *err);
 void dt_client_settings_fini(dt_client_settings_t *settings);
 

@@ -49,8 +49,10 @@ void dt_client_failure_fill(dt_failure_t *failure, const Dtorch__V1__OperatorErr
     failure->device = error->device;
     failure->vdev = error->vdev;
     failure->skipped = error->skipped;
-    for (size_t i = 0; i < error->n_range && i < DT_FAILURE_RANGES_MAX; i++)
-        COPY(failure->range[failure->range_count++], error->range[i]);
+    for (uint32_t i = 0; i < error->n_range && i < DT_FAILURE_RANGES_MAX; i++) {
+        COPY(failure->range[i], error->range[i]);
+        failure->range_count = i + 1;
+    }
 }
 
 dt_status_t dt_client_failure_give(const dt_failure_t *failure, dt_failure_t *ret_failure)

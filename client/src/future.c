@@ -295,9 +295,9 @@ void dt_future_free(dt_future_t *future)
 
 dt_status_t dt_tensor_read(dt_tensor_t *tensor, void *ret_data, size_t size, dt_failure_t *failure)
 {
-    dt_future_t *future;
-    dt_error_t err;
-    if (dt_fetch(tensor, &future, &err) != DT_OK)
+    dt_future_t *future = NULL;
+    dt_error_t err = {.code = DT_ERR_INTERNAL};
+    if (dt_fetch(tensor, &future, &err) != DT_OK || !future)
         return dt_client_failure_from(failure, &err);
     dt_status_t status = dt_future_wait(future, -1, failure);
     if (status == DT_OK && dt_future_read(future, ret_data, size, &err) != DT_OK)

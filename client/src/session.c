@@ -116,7 +116,7 @@ void dt_client_unuse_unlock(dt_session_t *session)
         destroy(session);
 }
 
-static dt_session_t *create(dt_error_t *err)
+dt_session_t *dt_client_create(dt_error_t *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     dt_session_t *session = calloc(1, sizeof *session);
@@ -189,7 +189,7 @@ static dt_status_t await_welcome(dt_session_t *session, dt_error_t *err)
 dt_status_t dt_connect(const dt_connect_options_t *options, dt_session_t **ret_session,
                        dt_error_t *err)
 {
-    dt_session_t *session = create(err);
+    dt_session_t *session = dt_client_create(err);
     dt_status_t status;
     if (!session)
         return DT_ERR_NOMEM;

@@ -189,7 +189,7 @@ static dt_status_t define(dt_session_t *session, dt_client_family_t *family,
         status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
     if (status == DT_OK)
         status = dt_client_cache_put(&session->cache, family, numbers, made);
-    if (status == DT_OK) {
+    if (status == DT_OK && made) {
         record.definition.id = made->id;
         made->used = dt_client_sequence(session);
         dt_client_put(session, &record);
@@ -325,18 +325,19 @@ static dt_status_t ask_and_define(dt_session_t *session, const dt_client_questio
     return status;
 }
 
-/* The outputs are those of another signature of the family. */
+/* The outputs and flags are those of `like`. */
 static dt_status_t define_like(dt_session_t *session, const dt_client_question_t *question,
                                dt_client_family_t *family, const dt_client_numbers_t *numbers,
-                               const dt_client_signature_t *like, dt_arena_t *arena,
+                               const dt_client_signature_t *like,
                                dt_client_signature_t **ret_signature, dt_error_t *err)
 {
+    dt_arena_t arena;
     dt_signature_t sig;
     dt_status_t status = DT_OK;
     uint32_t vdev = session->cache.call.vdev;
-    DT_TRY(describe(session, question, numbers->mask, arena, &sig, err));
+    dt_arena_init(&arena, ARENA_MAX);
     dt_signature_tensor_t *outputs =
-        arena_array(arena, like->output_count, sizeof *outputs, &status);
+        arena_array(&arena, like->output_count, sizeof *outputs, &status);
     for (uint32_t i = 0; outputs && i < like->output_count; i++) {
         outputs[i].alias = like->outputs[i].alias;
         outputs[i].input = like->outputs[i].input;
@@ -344,11 +345,17 @@ static dt_status_t define_like(dt_session_t *session, const dt_client_question_t
         outputs[i].layout = (dt_layout_t){.mesh = vdev, .ndim = vdev ? 1 : 0};
     }
     if (status != DT_OK)
-        return dt_fail(err, status, "dt", 0, "no memory for a signature");
-    sig.outputs = outputs;
-    sig.output_count = like->output_count;
-    sig.flags = like->flags;
-    return define(session, family, numbers, &sig, vdev, ret_signature, err);
+        status = dt_fail(err, status, "dt", 0, "no memory for a signature");
+    else
+        status = describe(session, question, numbers->mask, &arena, &sig, err);
+    if (status == DT_OK) {
+        sig.outputs = outputs;
+        sig.output_count = like->output_count;
+        sig.flags = like->flags;
+        status = define(session, family, numbers, &sig, vdev, ret_signature, err);
+    }
+    dt_arena_fini(&arena);
+    return status;
 }
 
 /* Inputs whose metadata depends on values are fetched first. Lock held, released meanwhile. */
@@ -398,8 +405,7 @@ dt_status_t dt_client_resolve(dt_session_t *session, const dt_client_question_t 
     dt_arena_init(&arena, ARENA_MAX);
     dt_status_t status;
     if (like) {
-        status =
-            define_like(session, question, family, &numbers, like, &arena, ret_signature, &err);
+        status = define_like(session, question, family, &numbers, like, ret_signature, &err);
         if (status != DT_OK)
             status = dt_client_failure_from(failure, &err);
     } else {
@@ -444,35 +450,16 @@ static dt_status_t define_given(dt_session_t *session, const dt_operation_t *ope
                                 dt_client_signature_t **ret_signature, dt_error_t *err)
 {
     dt_client_question_t question = question_of(operation, output_count);
+    dt_client_signature_t like = {
+        .outputs = (dt_output_t *)(uintptr_t)outputs, .output_count = output_count, .flags = flags};
     dt_client_numbers_t none = {0};
     dt_client_family_t *family;
-    dt_signature_t sig;
-    dt_arena_t arena;
-    dt_status_t status = DT_OK;
     DT_TRY(dt_client_call_operands(session, operation, err));
     if ((*ret_signature = dt_client_lookup(session, &family)) != NULL)
         return DT_OK;
     if (!family && !(family = dt_client_family_new(session)))
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
-    uint32_t vdev = session->cache.call.vdev;
-    dt_arena_init(&arena, ARENA_MAX);
-    dt_signature_tensor_t *made = arena_array(&arena, output_count, sizeof *made, &status);
-    for (uint32_t i = 0; made && i < output_count; i++) {
-        made[i].alias = outputs[i].alias;
-        made[i].input = outputs[i].input;
-        made[i].meta = outputs[i].meta;
-        made[i].layout = (dt_layout_t){.mesh = vdev, .ndim = vdev ? 1 : 0};
-    }
-    if (status == DT_OK)
-        status = describe(session, &question, 0, &arena, &sig, err);
-    if (status == DT_OK) {
-        sig.outputs = made;
-        sig.output_count = output_count;
-        sig.flags = flags;
-        status = define(session, family, &none, &sig, vdev, ret_signature, err);
-    }
-    dt_arena_fini(&arena);
-    return status;
+    return define_like(session, &question, family, &none, &like, ret_signature, err);
 }
 
 dt_status_t dt_signature_define(dt_session_t *session, const dt_operation_t *operation,

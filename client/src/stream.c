@@ -31,8 +31,11 @@ static void frame_free(dt_session_t *session, dt_client_frame_t *frame)
 
 void dt_client_stream_fini(dt_session_t *session)
 {
-    while (!dt_list_is_empty(&session->frames))
-        free(DT_CONTAINER_OF(dt_list_pop(&session->frames), dt_client_frame_t, link));
+    for (dt_list_t *at = session->frames.next, *next; at != &session->frames; at = next) {
+        next = at->next;
+        free(DT_CONTAINER_OF(at, dt_client_frame_t, link));
+    }
+    dt_list_init(&session->frames);
     free(session->open);
     free(session->spare);
     session->open = session->spare = NULL;
@@ -216,12 +219,12 @@ void dt_client_put_frees(dt_session_t *session, bool is_tail)
 void dt_client_accepted(dt_session_t *session, uint64_t sequence)
 {
     bool has_room = false;
-    while (!dt_list_is_empty(&session->frames)) {
-        dt_client_frame_t *frame = DT_CONTAINER_OF(session->frames.next, dt_client_frame_t, link);
+    for (dt_list_t *at = session->frames.next, *next; at != &session->frames; at = next) {
+        dt_client_frame_t *frame = DT_CONTAINER_OF(at, dt_client_frame_t, link);
+        next = at->next;
         if (frame->last > sequence || !frame->is_counted)
             break;
         if (session->unsent == frame) { /* accepted on a stream that broke */
-            dt_list_t *next = frame->link.next;
             session->unsent =
                 next == &session->frames ? NULL : DT_CONTAINER_OF(next, dt_client_frame_t, link);
             session->unsent_bytes -= frame->size;
@@ -243,6 +246,7 @@ void dt_client_resume(dt_session_t *session, uint64_t next_sequence)
     dt_client_accepted(session, next_sequence - 1);
     for (dt_list_t *at = session->frames.next; at != &session->frames; at = at->next) {
         dt_client_frame_t *frame = DT_CONTAINER_OF(at, dt_client_frame_t, link);
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): freed ones are in the list no more */
         if (frame->is_counted)
             dt_frame_restamp(frame->bytes, frame->size, session->epoch);
         frame->is_sent = false;
