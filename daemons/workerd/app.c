@@ -118,6 +118,7 @@ static void report_fill(workerd_t *w, dt_agent_view_t *view, dt_report_t *ret_re
         ret_report->address = dt_link_address(w->link);
     }
     dt_engines_stats(w->engines, &ret_report->engines);
+    dt_node_sessions_stats(w->sessions, &ret_report->sessions);
 }
 
 static const char *not_ready(const workerd_t *w, const dt_report_t *report)

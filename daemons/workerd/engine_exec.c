@@ -244,7 +244,7 @@ static bool run_records(dt_exec_session_t *session, int64_t until_ns)
 {
     dt_exec_t *exec = session->exec;
     uint32_t count = 0;
-    while (exec->now_ns < until_ns) {
+    while (exec->now_ns < until_ns && session->download_waits == 0) {
         if (!session->has_record && !record_next(session))
             break;
         if (session->has_emitted && !dt_exec_has_room(session))
@@ -310,7 +310,8 @@ bool dt_exec_turn(dt_exec_t *exec)
 /* Whether something came for this session since its turn. */
 static bool has_news(dt_exec_session_t *session)
 {
-    if (!session->has_frame && !session->has_record && dt_ring_prepare_sleep(&session->frames))
+    if (!session->has_frame && !session->has_record && session->download_waits == 0 &&
+        dt_ring_prepare_sleep(&session->frames))
         return true;
     if (!session->is_stuck && !session->is_blocked && dt_ring_prepare_sleep(&session->bulk))
         return true;

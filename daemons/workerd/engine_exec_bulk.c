@@ -164,6 +164,7 @@ static void download_free(dt_exec_session_t *session, dt_exec_download_t *downlo
 {
     session->ahead_bytes -= download->sent - download->received;
     session->download_count--;
+    session->download_waits -= download->handle != NULL;
     dt_list_remove(&download->link);
     dt_exec_backend_memory()->release(download->bytes);
     free(download);
@@ -241,25 +242,40 @@ dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer
         return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_DOWNLOADS_MAX,
                        "%u fetched tensors wait to be read", DT_EXEC_DOWNLOADS_MAX);
     dt_exec_download_t *download = calloc(1, sizeof *download);
-    if (download)
-        download->bytes = dt_exec_backend_memory()->alloc(NULL, size);
-    dt_status_t status =
-        download && download->bytes
-            ? options->backend->tensor_read(options->device, handle, 0, download->bytes, size, err)
-            : dt_fail(err, DT_ERR_LIMIT, "dt", 0,
-                      "out of memory: no room for a copy of %llu bytes to be sent",
-                      (unsigned long long)size);
+    if (!download)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the engine has no memory for a transfer");
+    download->bytes = dt_exec_backend_memory()->alloc(NULL, size);
+    dt_status_t status = DT_OK;
+    if (download->bytes)
+        status =
+            options->backend->tensor_read(options->device, handle, 0, download->bytes, size, err);
+    else
+        download->handle = handle;
     if (status != DT_OK) {
-        if (download)
-            dt_exec_backend_memory()->release(download->bytes);
+        dt_exec_backend_memory()->release(download->bytes);
         free(download);
         return status;
     }
+    session->download_waits += download->handle != NULL;
     download->transfer = transfer;
     download->size = size;
     dt_list_push(&session->downloads, &download->link);
     session->download_count++;
     return DT_OK;
+}
+
+/* The next `size` bytes of a download: its copy, or read from the tensor into `room`. */
+static const uint8_t *chunk_data(dt_exec_session_t *session, const dt_exec_download_t *download,
+                                 uint8_t *room, size_t size)
+{
+    const dt_exec_options_t *options = &session->exec->options;
+    dt_error_t err = {0};
+    if (!download->handle)
+        return download->bytes + download->sent;
+    return options->backend->tensor_read(options->device, download->handle, download->sent, room,
+                                         size, &err) == DT_OK
+               ? room
+               : NULL;
 }
 
 static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download)
@@ -268,20 +284,22 @@ static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download)
     uint8_t fields[DT_EXEC_CHUNK_HEAD];
     uint64_t left = download->size - download->sent;
     size_t size = left < DT_EXEC_CHUNK_MAX ? (size_t)left : DT_EXEC_CHUNK_MAX;
-    const uint8_t *data = download->bytes + download->sent;
+    if (dt_ring_reserve(&session->up, 2 * DT_EXEC_CHUNK_HEAD + size, &bytes, NULL) != DT_OK) {
+        dt_ring_want_room(&session->up);
+        return false;
+    }
+    const uint8_t *data = chunk_data(session, download, bytes + 2 * DT_EXEC_CHUNK_HEAD, size);
+    if (!data)
+        return false;
     uint8_t *at = dt_pack_number(fields, DT_PACK_CHUNK_SESSION, session->id);
     at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, download->transfer);
     at = dt_pack_number(at, DT_PACK_CHUNK_OFFSET, download->sent);
     at = dt_pack_number(at, DT_PACK_CHUNK_CRC, dt_crc32c(0, data, size));
     at = dt_pack_head(at, DT_PACK_CHUNK_DATA, size);
     size_t head = (size_t)(at - fields);
-    if (dt_ring_reserve(&session->up, DT_EXEC_CHUNK_HEAD + head + size, &bytes, NULL) != DT_OK) {
-        dt_ring_want_room(&session->up);
-        return false;
-    }
     uint8_t *end = dt_pack_head(bytes, DT_PACK_UP_CHUNK, head + size);
     memcpy(end, fields, head);
-    memcpy(end + head, data, size);
+    memmove(end + head, data, size);
     dt_ring_commit(&session->up, (size_t)(end - bytes) + head + size, DT_CHANNEL_UP);
     download->sent += size;
     session->ahead_bytes += size;

@@ -100,14 +100,16 @@ typedef struct dt_exec_upload {
     uint64_t received;
 } dt_exec_upload_t;
 
-/* Bytes of a tensor on their way out: a copy of what was fetched. */
+/* Bytes of a tensor on their way out: a copy of what was fetched. Without memory for a copy it is
+ * the tensor itself, and the session waits until all was received. */
 typedef struct dt_exec_download {
     dt_list_t link; /* in session.downloads */
     uint64_t transfer;
     uint64_t size;
     uint64_t sent;
     uint64_t received;
-    uint8_t *bytes;
+    uint8_t *bytes; /* NULL: read from `handle` */
+    void *handle;   /* borrowed while the session waits */
 } dt_exec_download_t;
 
 /* A chunk that came before its UPLOAD. */
@@ -174,6 +176,7 @@ struct dt_exec_session {
     dt_list_t uploads;
     dt_list_t downloads;
     uint32_t download_count;
+    uint32_t download_waits; /* of them those that the session waits for */
     dt_list_t early;
     uint64_t early_bytes;
     uint64_t last_transfer; /* of an UPLOAD that was performed */
@@ -260,7 +263,7 @@ bool dt_exec_upload_begin(dt_exec_session_t *session, const dt_record_t *record,
                           dt_exec_tensor_t *tensor);
 /* The storage goes before its bytes came. */
 void dt_exec_upload_end(dt_exec_session_t *session, dt_exec_upload_t *upload);
-/* Keep a copy of a tensor to be sent. Errors: LIMIT. */
+/* Keep a copy of a tensor to be sent, or make the session wait. Errors: LIMIT, NOMEM. */
 dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer, void *handle,
                                    uint64_t size, dt_error_t *err);
 void dt_exec_bulk_fini(dt_exec_session_t *session);

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/strings.h"
 #include "engine.h"
+#include "engine_meta.h"
 #include "engine_serve.h"
 #include "shm/engine_page.h"
 #include "shm/seqpacket.h"
@@ -38,6 +39,9 @@ static void on_crash(int signo, siginfo_t *info, void *context)
     (void)context;
     const dt_clock_t *clock = dt_clock_system();
     dt_engine_message_t message = {.kind = DT_ENGINE_MESSAGE_CRASH, .value = signo};
+    const char *asked = dt_engine_meta_running(); /* else it is the executor's operator */
+    if (asked[0])
+        dt_engine_page_op_begin(crash_page, asked, dt_clock_mono_ns(clock));
     dt_engine_page_crashed(crash_page, signo, (uint64_t)(uintptr_t)info->si_addr,
                            dt_clock_mono_ns(clock));
     (void)dt_seqpacket_send(DT_ENGINE_FD_CONTROL, &message, sizeof message, NULL, 0, NULL);

@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "base/strings.h"
 #include "dtorch/v1/session.pb-c.h"
 #include "engine_exec_internal.h"
 #include "wire/signature.h"
@@ -25,6 +26,14 @@ struct dt_engine_meta {
     dt_ring_writer_t answers;
     dt_arena_t arena;
 };
+
+/* Of the thread that is in op_infer: a crash there is not the executor's operator. */
+static __thread char meta_running[DT_ENGINE_PAGE_NAME_MAX + 1];
+
+const char *dt_engine_meta_running(void)
+{
+    return meta_running;
+}
 
 /* ---- one query ---- */
 
@@ -56,8 +65,12 @@ static dt_status_t infer(meta_work_t *work, dt_error_t *err)
     DT_TRY(work->backend->op_find(work->device, sig->name, &op, err));
     if (!work->backend->op_infer)
         return DT_ERR_AGAIN;
-    return work->backend->op_infer(work->device, op, args, sig->arg_count, inputs, sig->input_count,
-                                   work->outputs, DT_RECORD_OUTPUTS_MAX, &work->output_count, err);
+    (void)dt_str_copy(meta_running, sizeof meta_running, sig->name);
+    dt_status_t status =
+        work->backend->op_infer(work->device, op, args, sig->arg_count, inputs, sig->input_count,
+                                work->outputs, DT_RECORD_OUTPUTS_MAX, &work->output_count, err);
+    meta_running[0] = '\0';
+    return status;
 }
 
 /* The signature again, with what was learnt. Outputs lie where the inputs do. */

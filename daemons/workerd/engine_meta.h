@@ -17,6 +17,9 @@ DT_MUST_USE dt_status_t dt_engine_meta_start(const dt_backend_t *backend, void *
                                              dt_engine_meta_t **ret_meta, dt_error_t *err);
 void dt_engine_meta_stop(dt_engine_meta_t *meta); /* NULL is fine. Blocking: for its thread */
 
+/* What this thread asks the backend about now; "" if it does not. Safe in a signal handler. */
+const char *dt_engine_meta_running(void);
+
 /* Answer one query: `body` is of wire/signature.h. *ret_answer is a packed WorkerSessionUp in
  * `arena`. Errors: NOMEM. Threads: any. */
 DT_MUST_USE dt_status_t dt_engine_meta_answer(const dt_backend_t *backend, void *device,

@@ -87,6 +87,24 @@ static void engine_metrics(const dt_report_t *report, dt_metrics_text_t *text)
             engines->progress);
 }
 
+static void session_metrics(const dt_report_t *report, dt_metrics_text_t *text)
+{
+    const dt_node_sessions_stats_t *sessions = &report->sessions;
+    gauge(text, "dtorch_worker_sessions", "Sessions that this node serves", sessions->sessions);
+    gauge(text, "dtorch_worker_session_streams", "Of them those connected to the controller",
+          sessions->streams);
+    gauge(text, "dtorch_worker_session_engines", "Engines that serve sessions", sessions->engines);
+    counter(text, "dtorch_worker_sessions_opened_total", "Sessions opened", sessions->opened);
+    counter(text, "dtorch_worker_session_engines_lost_total",
+            "Engines lost by sessions, once for each session", sessions->lost);
+    counter(text, "dtorch_worker_frames_total", "Frames of operators received", sessions->frames);
+    counter(text, "dtorch_worker_frame_bytes_total", "Bytes of them", sessions->frame_bytes);
+    counter(text, "dtorch_worker_results_total", "Messages of engines sent up", sessions->messages);
+    counter(text, "dtorch_worker_result_bytes_total", "Bytes of them", sessions->message_bytes);
+    gauge(text, "dtorch_worker_results_kept_bytes",
+          "Bytes of messages that the controller has not taken yet", (int64_t)sessions->kept_bytes);
+}
+
 static const char *health_text(int32_t health)
 {
     switch (health) {
@@ -149,6 +167,7 @@ void dt_report_metrics(const dt_report_t *report, dt_metrics_text_t *text)
     dt_metrics_build_info(text, "dtorch-workerd", dt_version(), DT_WIRE_VERSION_TEXT);
     link_metrics(report, text);
     engine_metrics(report, text);
+    session_metrics(report, text);
     device_metrics(report, text);
     loop_metrics(report, text);
     if (report->certificate_end_ms > 0)

@@ -9,6 +9,7 @@
 #include "engines.h"
 #include "loop/loop.h"
 #include "metrics/text.h"
+#include "sessions.h"
 
 /* One look at everything. Pointers are borrowed for the call. */
 typedef struct dt_report {
@@ -17,6 +18,7 @@ typedef struct dt_report {
     const dt_agent_view_t *link;            /* NULL: not joined yet */
     const dt_inventory_snapshot_t *devices; /* NULL: not asked yet */
     dt_engines_stats_t engines;
+    dt_node_sessions_stats_t sessions;
     dt_loop_stats_t loop;
     int64_t device_refresh_ns;  /* age of the refresh that runs; 0: none */
     int64_t certificate_end_ms; /* wall clock; 0: none */

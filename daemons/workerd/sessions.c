@@ -597,14 +597,12 @@ void dt_node_sessions_stats(const dt_node_sessions_t *sessions, dt_node_sessions
 {
     *ret_stats = sessions->stats;
     ret_stats->sessions = sessions->instance_count;
-    for (const dt_list_t *at = sessions->instances.next; at != &sessions->instances;
-         at = at->next) {
-        const dt_node_instance_t *instance =
-            DT_CONTAINER_OF((dt_list_t *)at->prev->next, dt_node_instance_t, link);
+    for (dt_list_t *at = sessions->instances.next; at != &sessions->instances; at = at->next) {
+        const dt_node_instance_t *instance = DT_CONTAINER_OF(at, dt_node_instance_t, link);
         ret_stats->streams += instance->stream && instance->stream->is_heard;
         ret_stats->kept_bytes += instance->kept_bytes;
     }
-    for (const dt_list_t *at = sessions->hosts.next; at != &sessions->hosts; at = at->next)
+    for (dt_list_t *at = sessions->hosts.next; at != &sessions->hosts; at = at->next)
         ret_stats->engines++;
 }
 

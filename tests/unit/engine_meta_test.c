@@ -1,0 +1,144 @@
+/* The metadata thread's answers, and the protobuf fields that the engine writes by hand. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "daemons/workerd/engine_meta.h"
+#include "daemons/workerd/engine_pack.h"
+#include "dtorch/v1/session.pb-c.h"
+#include "lib/fakebackend.h"
+#include "wire/signature.h"
+
+TestSuite(engine_meta, .timeout = 20);
+
+static const int64_t four[] = {4};
+
+/* Ask the fake backend. Gives the unpacked answer. */
+static Dtorch__V1__WorkerSessionUp *ask(const char *name, const uint8_t *damaged, size_t size)
+{
+    dt_arena_t arena;
+    dt_buf_t body;
+    uint8_t *answer;
+    size_t answer_size;
+    dt_error_t err = {0};
+    const dt_value_t args[] = {{.tag = DT_VALUE_TENSOR}, {.tag = DT_VALUE_DYNAMIC}};
+    dt_signature_tensor_t input = {.layout = {.mesh = 3}};
+    cr_assert_eq(dt_meta_set(&input.meta, DT_DTYPE_F32, 1, four, NULL, 0, &err), DT_OK);
+    const dt_signature_t sig = {.name = name,
+                                .arg_count = 2,
+                                .input_count = 1,
+                                .dynamic_count = 1,
+                                .flags = DT_SIGNATURE_UNKNOWN | DT_SIGNATURE_RANDOM,
+                                .args = args,
+                                .inputs = &input};
+    dt_buf_init(&body, 4096);
+    cr_assert_eq(dt_signature_encode(&sig, &body, &err), DT_OK, "%s", err.text);
+    dt_arena_init(&arena, 16 << 20);
+    cr_assert_eq(dt_engine_meta_answer(&fake_backend, NULL, &arena, 77, 2,
+                                       damaged ? damaged : body.data, damaged ? size : body.len,
+                                       &answer, &answer_size),
+                 DT_OK);
+    Dtorch__V1__WorkerSessionUp *up =
+        dtorch__v1__worker_session_up__unpack(NULL, answer_size, answer);
+    cr_assert_not_null(up);
+    cr_assert_eq(up->kind_case, DTORCH__V1__WORKER_SESSION_UP__KIND_ANSWER);
+    cr_assert_eq(up->answer->query, 77);
+    dt_arena_fini(&arena);
+    dt_buf_fini(&body);
+    return up;
+}
+
+Test(engine_meta, outputs_are_filled_in_and_lie_where_the_inputs_do)
+{
+    Dtorch__V1__WorkerSessionUp *up = ask("aten::view", NULL, 0);
+    dt_arena_t arena;
+    dt_signature_t *sig;
+    dt_cursor_t cursor = {up->answer->signature.data,
+                          up->answer->signature.data + up->answer->signature.len, 0};
+    dt_arena_init(&arena, 1 << 20);
+    cr_assert_eq(dt_signature_decode(&cursor, &arena, &sig), 0);
+    cr_assert_eq(sig->output_count, 1);
+    cr_assert_eq(sig->outputs[0].alias, DT_ALIAS_VIEW);
+    cr_assert_eq(sig->outputs[0].layout.mesh, 3);
+    cr_assert(dt_meta_equal(&sig->outputs[0].meta, &sig->inputs[0].meta));
+    cr_assert_eq(sig->flags, DT_SIGNATURE_RANDOM);
+    cr_assert_eq(sig->args[1].tag, DT_VALUE_DYNAMIC);
+    dt_arena_fini(&arena);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+}
+
+Test(engine_meta, what_cannot_be_told_is_an_error_or_needs_execution)
+{
+    Dtorch__V1__WorkerSessionUp *up = ask("aten::nothing", NULL, 0);
+    cr_assert_str_eq(up->answer->error->kind, "NotImplementedError");
+    cr_assert_str_eq(up->answer->error->operator_name, "aten::nothing");
+    cr_assert_eq(up->answer->signature.len, 0);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    up = ask("fake::slow", NULL, 0);
+    cr_assert(up->answer->needs_execution);
+    cr_assert_null(up->answer->error);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    up = ask("aten::view", (const uint8_t *)"\xff\xff\xff", 3);
+    cr_assert_not_null(up->answer->error);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+}
+
+static Dtorch__V1__WorkerSessionUp *unpack(unsigned field, const uint8_t *body, size_t size)
+{
+    uint8_t bytes[256];
+    uint8_t *end = dt_pack_bytes(bytes, field, body, size);
+    Dtorch__V1__WorkerSessionUp *up =
+        dtorch__v1__worker_session_up__unpack(NULL, (size_t)(end - bytes), bytes);
+    cr_assert_not_null(up);
+    return up;
+}
+
+Test(engine_meta, fields_written_by_hand_are_those_of_the_proto)
+{
+    uint8_t body[128];
+    uint8_t *at = dt_pack_number(body, DT_PACK_EXECUTED_SEQUENCE, 300);
+    at = dt_pack_number(at, DT_PACK_EXECUTED_VDEV, 4);
+    Dtorch__V1__WorkerSessionUp *up = unpack(DT_PACK_UP_EXECUTED, body, (size_t)(at - body));
+    cr_assert_eq(up->executed->sequence, 300);
+    cr_assert_eq(up->executed->vdev, 4);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    at = dt_pack_number(body, DT_PACK_RESULT_FUTURE, 9);
+    at = dt_pack_bytes(at, DT_PACK_RESULT_META, "mm", 2);
+    at = dt_pack_bytes(at, DT_PACK_RESULT_VALUE, "vvv", 3);
+    at = dt_pack_number(at, DT_PACK_RESULT_TRANSFER, 10);
+    at = dt_pack_number(at, DT_PACK_RESULT_SIZE, 11);
+    uint8_t error[16];
+    size_t error_size = (size_t)(dt_pack_number(error, DT_PACK_ERROR_SKIPPED, 5) - error);
+    at = dt_pack_bytes(at, DT_PACK_RESULT_ERROR, error, error_size);
+    up = unpack(DT_PACK_UP_RESULT, body, (size_t)(at - body));
+    cr_assert_eq(up->result->future, 9);
+    cr_assert_eq(up->result->meta.len, 2);
+    cr_assert_eq(up->result->value.len, 3);
+    cr_assert_eq(up->result->transfer, 10);
+    cr_assert_eq(up->result->size_bytes, 11);
+    cr_assert_eq(up->result->error->skipped, 5);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    at = dt_pack_number(body, DT_PACK_POISON_SEQUENCE, 12);
+    at = dt_pack_bytes(at, DT_PACK_POISON_ERROR, error, error_size);
+    up = unpack(DT_PACK_UP_POISON, body, (size_t)(at - body));
+    cr_assert_eq(up->poison->sequence, 12);
+    cr_assert_eq(up->poison->error->skipped, 5);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    at = dt_pack_number(body, DT_PACK_CHUNK_SESSION, 1);
+    at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, 2);
+    at = dt_pack_number(at, DT_PACK_CHUNK_OFFSET, 3);
+    at = dt_pack_number(at, DT_PACK_CHUNK_CRC, 4);
+    at = dt_pack_bytes(at, DT_PACK_CHUNK_DATA, "data", 4);
+    at = dt_pack_number(at, DT_PACK_CHUNK_RECEIVED, 5);
+    at = dt_pack_bytes(at, DT_PACK_CHUNK_ERROR, error, error_size);
+    at = dt_pack_number(at, DT_PACK_CHUNK_RESTART, 1);
+    up = unpack(DT_PACK_UP_CHUNK, body, (size_t)(at - body));
+    cr_assert_eq(up->chunk->session, 1);
+    cr_assert_eq(up->chunk->transfer, 2);
+    cr_assert_eq(up->chunk->offset, 3);
+    cr_assert_eq(up->chunk->crc32c, 4);
+    cr_assert_eq(up->chunk->data.len, 4);
+    cr_assert_eq(up->chunk->received, 5);
+    cr_assert_eq(up->chunk->error->skipped, 5);
+    cr_assert(up->chunk->restart);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+}
