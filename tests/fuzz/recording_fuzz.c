@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "client/ctl/recorded.h"
 #include "wire/recording.h"
 
 static void put_le(uint8_t *at, uint64_t value, int bytes)
@@ -31,29 +32,65 @@ static void read_items(const uint8_t *bytes, size_t size)
     }
 }
 
-/* The input's bytes as the content of one sound item: its first byte is the kind. */
-static void read_dressed(const uint8_t *data, size_t size)
+static void print_items(const uint8_t *bytes, size_t size)
 {
-    static uint8_t file[DT_RECORDING_HEAD_BYTES + DT_RECORDING_ITEM_BYTES + (64u << 10)];
+    dt_ctl_recorded_t recorded;
+    dt_arena_t pool;
+    dt_arena_init(&pool, DT_CTL_POOL_MAX);
+    dt_ctl_recorded_init(&recorded, bytes, size, true);
+    while (!recorded.damage.error && dt_ctl_recorded_next(&recorded, &pool))
+        if (recorded.item.offset >= size)
+            abort();
+    dt_ctl_recorded_fini(&recorded);
+    dt_arena_fini(&pool);
+}
+
+#define HEADS    (DT_RECORDING_HEAD_BYTES + DT_RECORDING_ITEM_BYTES)
+#define FILE_MAX (64u << 10)
+
+static uint8_t file[HEADS + FILE_MAX];
+
+/* Put a right head and item header around `size` bytes that stand behind them. */
+static void dress(unsigned kind, size_t size)
+{
     uint8_t *item = file + DT_RECORDING_HEAD_BYTES;
-    if (size < 1 || size - 1 > 64u << 10)
-        return;
-    memset(file, 0, DT_RECORDING_HEAD_BYTES + DT_RECORDING_ITEM_BYTES);
+    memset(file, 0, HEADS);
     memcpy(file, "DTORCHRC", 8);
     put_le(file + 8, 1, 2);
     put_le(file + 12, DT_RECORDING_HEAD_BYTES, 4);
     put_le(file + 28, dt_crc32c(0, file, 28), 4);
-    put_le(item, data[0], 2);
-    put_le(item + 4, size - 1, 4);
-    memcpy(item + DT_RECORDING_ITEM_BYTES, data + 1, size - 1);
-    put_le(item + 16, dt_crc32c(dt_crc32c(0, item, 16), data + 1, size - 1), 4);
-    read_items(file, DT_RECORDING_HEAD_BYTES + DT_RECORDING_ITEM_BYTES + size - 1);
+    put_le(item, kind, 2);
+    put_le(item + 4, size, 4);
+    put_le(item + 16, dt_crc32c(dt_crc32c(0, item, 16), file + HEADS, size), 4);
+}
+
+/* The input as the content of one sound item: its first byte is the kind. Of a FRAME it is the
+ * records, the second byte their number. */
+static void read_dressed(const uint8_t *data, size_t size)
+{
+    size_t used = size - 1;
+    if (size < 3 || size > FILE_MAX - DT_FRAME_HEADER_BYTES)
+        return;
+    if (data[0] == DT_RECORDING_FRAME) {
+        dt_frame_writer_t writer;
+        dt_frame_begin(&writer, file + HEADS, FILE_MAX, 1, 1);
+        memcpy(writer.bytes + writer.len, data + 2, size - 2);
+        writer.len += size - 2;
+        writer.count = data[1] ? data[1] : 1;
+        used = dt_frame_end(&writer, 0);
+    } else {
+        memcpy(file + HEADS, data + 1, used);
+    }
+    dress(data[0], used);
+    read_items(file, HEADS + used);
+    print_items(file, HEADS + used);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     read_items(data, size);
+    print_items(data, size);
     read_dressed(data, size);
     return 0;
 }
