@@ -255,6 +255,7 @@ static const char *why_not(dt_cluster_t *cluster, const dt_token_t *token,
     return NULL;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): eight parameters: who joins, with which token */
 void dt_cluster_use_token(dt_cluster_t *cluster, uint64_t ticket, const char *id,
                           const uint8_t secret_sha256[32], const char *node_name,
                           const uint8_t node_id[16], const char *address, int64_t now_ns)
