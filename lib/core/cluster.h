@@ -197,7 +197,8 @@ void dt_cluster_create_token(dt_cluster_t *cluster, uint64_t ticket,
 void dt_cluster_revoke_token(dt_cluster_t *cluster, uint64_t ticket,
                              const Dtorch__V1__RevokeTokenRequest *request, const char *by,
                              int64_t now_ns); /* REPLY: TokenList */
-/* A node wants to join: check the token and use it up by one. The certificate may be signed when
+/* A node wants to join: check the token and use it up by one, unless this node has used it last and
+ * asks again, because its answer was lost. The certificate may be signed when
  * the REPLY (without data) says DT_OK. Errors in it: DENIED, AGAIN (journal), with a text that does
  * not help to guess. */
 void dt_cluster_use_token(dt_cluster_t *cluster, uint64_t ticket, const char *id,

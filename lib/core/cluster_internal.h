@@ -171,6 +171,8 @@ typedef struct dt_token {
     int64_t expires_ns; /* monotonic; rules */
     uint32_t uses_left;
     bool is_revoked;
+    uint8_t user_id[16]; /* of its last use; user_name "": none */
+    char user_name[64];
 } dt_token_t;
 
 typedef struct dt_request {
