@@ -64,7 +64,7 @@
 #define DT_CLUSTER_REQUESTS_MAX 4096u
 #define DT_CLUSTER_DEVICES_MAX  128u /* of one node, missing ones included */
 #define DT_CLUSTER_LABELS_MAX   64u
-#define DT_CLUSTER_RECORD_MAX   (512u * 1024u) /* bytes of one JOURNAL record */
+#define DT_CLUSTER_RECORD_MAX   (512u << 10) /* bytes of one JOURNAL record */
 
 typedef struct dt_cluster dt_cluster_t;
 

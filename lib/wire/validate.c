@@ -116,7 +116,7 @@ static const dt_validate_row_t join_reply_rows[] = {LINES(certificate_pem, 16384
                                                     LINES(ca_pem, 16384), TEXT(cluster_name, 63),
                                                     WALL(not_after_wall_ms)};
 
-static const dt_validate_row_t session_up_rows[] = {MESSAGE(hello), BYTES(frame, 0, 256 * 1024),
+static const dt_validate_row_t session_up_rows[] = {MESSAGE(hello), BYTES(frame, 0, 256 << 10),
                                                     MESSAGE(beat), MESSAGE(bye)};
 static const dt_validate_row_t session_hello_rows[] = {
     MESSAGE(version),         FREE(features),       TEXT(build, 64),   FREE(session),
