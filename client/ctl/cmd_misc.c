@@ -187,7 +187,7 @@ int dt_ctl_complete(int argc, char *const *argv, FILE *out)
     dt_arena_t pool;
     /* The whole process has this long: names may take longer to resolve than any call. */
     const struct sigaction on_alarm = {.sa_handler = give_up};
-    const struct itimerval limit = {.it_value = {0, COMPLETE_MS * 1000}};
+    const struct itimerval limit = {.it_value = {0, COMPLETE_MS * 1000L}};
     if (argc != 1 || sigaction(SIGALRM, &on_alarm, NULL) != 0 ||
         setitimer(ITIMER_REAL, &limit, NULL) != 0)
         return DT_CTL_EXIT_OK;

@@ -6,6 +6,10 @@
 #include "dtorch/v1/admin.pb-c.h"
 #include "text.h"
 
+/* As CreateTokenRequest in dtorch/v1/admin.proto says. */
+#define LIFETIME_MIN_MS INT64_C(60000)
+#define LIFETIME_MAX_MS (30 * INT64_C(86400000))
+
 static const Dtorch__V1__TokenInfo *token_of(const dt_ctl_view_t *view)
 {
     return (const Dtorch__V1__TokenInfo *)(const void *)view->items[0];
@@ -121,6 +125,9 @@ int dt_ctl_token_create(dt_ctl_t *ctl)
     const char *node = dt_ctl_option(ctl, DT_CTL_OPT_NODE);
     Dtorch__V1__CreateTokenRequest request = DTORCH__V1__CREATE_TOKEN_REQUEST__INIT;
     request.lifetime_ms = dt_ctl_number(ctl, DT_CTL_OPT_LIFETIME, 0);
+    if (dt_ctl_has(ctl, DT_CTL_OPT_LIFETIME) &&
+        (request.lifetime_ms < LIFETIME_MIN_MS || request.lifetime_ms > LIFETIME_MAX_MS))
+        return dt_ctl_fail(ctl, DT_CTL_EXIT_USAGE, "--lifetime is 1min to 30d");
     request.uses = (uint32_t)dt_ctl_number(ctl, DT_CTL_OPT_USES, 0);
     request.node_name = node ? dt_ctl_copy(&ctl->pool, node, strlen(node)) : none;
     if (dt_ctl_has(ctl, DT_CTL_OPT_DRY_RUN)) {

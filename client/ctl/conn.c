@@ -232,7 +232,8 @@ dt_status_t dt_ctl_conn_call(dt_ctl_conn_t *conn, dt_arena_t *pool, const dt_ctl
         }
         if (status == DT_ERR_DENIED)
             worst = DT_ERR_DENIED;
-        bool may_want_tls = !conn->has_tls && strstr(error.text, "ocket closed") != NULL;
+        bool may_want_tls = !conn->has_tls && conn->addresses[at][0] != '/' &&
+                            strstr(error.text, "ocket closed") != NULL;
         tried = dt_ctl_print(
             pool, "%s  tried     %s: %s%s\n", tried, conn->addresses[at], cause_of(&error),
             may_want_tls ? " (for TLS set CertificateAuthority= in client.conf)" : "");

@@ -2,11 +2,13 @@
 #include <locale.h>
 #include <string.h>
 
+#include "base/stdfds.h"
 #include "ctl.h"
 
 int main(int argc, char **argv)
 {
     dt_ctl_t ctl;
+    dt_stdfds_open();
     /* Widths of characters are those of UTF-8 in any locale; where there is no such locale, every
      * character counts as one column. */
     (void)setlocale(LC_CTYPE, "C.UTF-8");

@@ -2,6 +2,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
+#include "base/stdfds.h"
 #include "controllerd.h"
 #include "loop/loop.h"
 
@@ -10,6 +11,7 @@ int main(int argc, char **argv)
     static dt_conf_cmdline_t cmdline; /* a reload needs it again */
     dt_conf_t *conf;
     int rc;
+    dt_stdfds_open();
     /* From here to the end of the start signals wait: no socket or lock may be left behind. */
     dt_signals_hold();
     (void)umask(0077);

@@ -27,6 +27,7 @@
 #define DT_WORKERD_STOP_NS       INT64_C(4000000000) /* below the 5 s that a stop may take */
 #define DT_WORKERD_FILES_MAX     65536
 #define DT_WORKERD_TASK_GRACE_MS 1000
+#define DT_WORKERD_EARLY_MAX     64 /* engines' events before there is a link; more: the newest */
 
 /* sysexits; operators branch on them. */
 enum {
@@ -48,6 +49,11 @@ typedef struct workerd {
     dt_tasks_t *tasks;
     dt_join_t *join;
     dt_link_t *link; /* NULL until there are credentials */
+    struct {
+        uint8_t *data; /* packed EngineEvent, owned */
+        size_t size;
+    } early[DT_WORKERD_EARLY_MAX]; /* what the link will be told first */
+    uint32_t early_count;
     dt_devices_t *devices;
     dt_engine_cgroup_t cgroup;
     dt_engines_t *engines;
@@ -278,12 +284,49 @@ static dt_status_t sessions_start(workerd_t *w, dt_error_t *err)
     return dt_node_sessions_create(&options, &w->sessions, err);
 }
 
+static void early_drop_oldest(workerd_t *w)
+{
+    free(w->early[0].data);
+    memmove(&w->early[0], &w->early[1], --w->early_count * sizeof w->early[0]);
+}
+
+/* Joining may take as long as it likes; what happened to engines meanwhile is told after it. */
+static void early_keep(workerd_t *w, const Dtorch__V1__EngineEvent *event)
+{
+    uint8_t *data;
+    size_t size;
+    if (dt_wire_pack_new(&event->base, &data, &size) != DT_OK) {
+        dt_log_err("an engine's event is lost: out of memory");
+        return;
+    }
+    if (w->early_count == DT_WORKERD_EARLY_MAX)
+        early_drop_oldest(w);
+    w->early[w->early_count].data = data;
+    w->early[w->early_count++].size = size;
+}
+
 static void on_engine_event(void *arg, const Dtorch__V1__EngineEvent *event)
 {
     workerd_t *w = arg;
     dt_error_t err;
-    if (w->link && !w->is_stopping && dt_link_engine_event(w->link, event, &err) != DT_OK)
+    if (w->is_stopping)
+        return;
+    if (!w->link)
+        early_keep(w, event);
+    else if (dt_link_engine_event(w->link, event, &err) != DT_OK)
         dt_log_err("an engine's event cannot be sent", DT_LOG_E(&err));
+}
+
+static void early_tell(workerd_t *w)
+{
+    for (; w->early_count > 0; early_drop_oldest(w)) {
+        Dtorch__V1__EngineEvent *event =
+            dtorch__v1__engine_event__unpack(NULL, w->early[0].size, w->early[0].data);
+        if (!event)
+            continue;
+        on_engine_event(w, event);
+        dtorch__v1__engine_event__free_unpacked(event, NULL);
+    }
 }
 
 static void metrics_publish(workerd_t *w)
@@ -466,6 +509,7 @@ static void link_start(void *arg)
         stop(w, "no link", dt_workerd_exit_code(err.code));
         return;
     }
+    early_tell(w);
     inventory_send(w);
 }
 
@@ -583,6 +627,8 @@ static void parts_free(workerd_t *w)
     bool is_idle = dt_tasks_free(w->tasks, DT_WORKERD_TASK_GRACE_MS);
     dt_node_sessions_free(w->sessions);
     dt_engines_free(w->engines);
+    while (w->early_count > 0)
+        early_drop_oldest(w);
     if (is_idle) {
         dt_link_free(w->link);
         dt_join_free(w->join);

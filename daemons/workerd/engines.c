@@ -590,10 +590,11 @@ static void maintain(dt_engines_t *engines)
             engines->stats.retry_at_ns =
                 now_ns + DT_ENGINES_BACKOFF_MIN_NS +
                 dt_engines_backoff_ns(engines->stats.failures, (uint32_t)now_ns);
+            dt_timer_arm(engines->retry, engines->stats.retry_at_ns);
+            return;
         }
     }
-    if (live >= wanted)
-        engines->stats.retry_at_ns = 0;
+    engines->stats.retry_at_ns = 0;
 }
 
 static void on_retry(void *arg, int64_t deadline_ns)

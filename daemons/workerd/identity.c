@@ -165,7 +165,7 @@ static dt_status_t node_id_open(dt_identity_t *identity, dt_error_t *err)
     }
     if (status != DT_OK)
         return status;
-    if (strlen(text) != 2 * DT_IDENTITY_ID_BYTES || !id_from_hex(text, identity->node_id))
+    if (strlen(text) != (size_t)2 * DT_IDENTITY_ID_BYTES || !id_from_hex(text, identity->node_id))
         return dt_fail(
             err, DT_ERR_INVALID, "dt", 0,
             "%s is damaged: it must hold 32 hex digits; restore it, or remove it to join "
@@ -186,7 +186,7 @@ static dt_status_t cluster_read(dt_identity_t *identity, dt_error_t *err)
         return DT_OK;
     if (status != DT_OK)
         return status;
-    size_t hex = 2 * DT_IDENTITY_ID_BYTES;
+    size_t hex = (size_t)2 * DT_IDENTITY_ID_BYTES;
     if (strlen(text) < hex + 2 || text[hex] != ' ' || !id_from_hex(text, identity->cluster_id) ||
         dt_str_to_i64(text + hex + 1, &epoch) != DT_OK || epoch < 0)
         return dt_fail(err, DT_ERR_INVALID, "dt", 0,

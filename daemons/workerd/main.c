@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "app.h"
+#include "base/stdfds.h"
 #include "base/strings.h"
 #include "devices.h"
 #include "engine.h"
@@ -37,6 +38,7 @@ int main(int argc, char **argv)
 {
     dt_conf_cmdline_t cmdline;
     dt_conf_t *conf;
+    dt_stdfds_open();
     if (argc > 1 && dt_str_is_equal(argv[1], "engine"))
         return dt_engine_main(argc, argv);
     if (dt_device_probe_is(argc, argv))

@@ -50,6 +50,7 @@ dt_status_t dt_buf_reserve(dt_buf_t *buf, size_t size)
 dt_status_t dt_buf_extend(dt_buf_t *buf, size_t size, void **ret_at)
 {
     DT_TRY(dt_buf_reserve(buf, size));
+    dt_check(buf->data || size == 0);
     *ret_at = buf->data ? buf->data + buf->len : NULL;
     buf->len += size;
     return DT_OK;

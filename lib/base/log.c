@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 static _Atomic int level_now = DT_LOG_INFO;
 static dt_log_sink_fn sink_now; /* NULL: stderr; set while no other thread logs */
 static void *sink_arg;
+static _Atomic uint64_t lost_lines; /* that stderr did not take, since it took one */
 static const dt_clock_t *clock_now; /* NULL: the system's; as sink_now */
 
 static const struct {
@@ -191,14 +193,41 @@ size_t dt_log_format_message(const dt_log_record_t *record, char *text, size_t s
     return at;
 }
 
-void dt_log_to_stderr(const dt_log_record_t *record)
+/* A pipe takes a line at once if it takes anything: a line is no longer than PIPE_BUF. Returns
+ * false if nothing is taken now. */
+static bool write_line(const dt_log_record_t *record)
 {
     char line[DT_LOG_LINE_MAX];
+    struct pollfd door = {.fd = STDERR_FILENO, .events = POLLOUT};
     size_t len = dt_log_format(record, line, sizeof line);
     ssize_t rc;
+    if (poll(&door, 1, 0) == 0)
+        return false;
     do {
         rc = write(STDERR_FILENO, line, len);
     } while (rc < 0 && errno == EINTR);
+    return true;
+}
+
+void dt_log_to_stderr(const dt_log_record_t *record)
+{
+    uint64_t lost = atomic_exchange(&lost_lines, 0);
+    if (lost) {
+        const dt_log_field_t field = DT_LOG_U("lines", lost);
+        const dt_log_record_t confession = {
+            .level = DT_LOG_WARNING,
+            .event = "lines were lost: nobody read this log",
+            .fields = &field,
+            .field_count = 1,
+            .wall_ms = record->wall_ms,
+        };
+        if (!write_line(&confession)) {
+            atomic_fetch_add(&lost_lines, lost + 1);
+            return;
+        }
+    }
+    if (!write_line(record))
+        atomic_fetch_add(&lost_lines, 1);
 }
 
 /* Take a token from the site's bucket (a generic cell rate algorithm: `empty_ns` is the time at

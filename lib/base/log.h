@@ -143,7 +143,8 @@ void dt_log_set_clock_for_test(const dt_clock_t *clock);
 void dt_log_event(dt_log_site_t *site, dt_log_level_t level, const char *file, int line,
                   const char *event, const dt_log_field_t *fields, size_t field_count);
 
-/* Write a record to stderr as one logfmt line: what happens without a sink. */
+/* Write a record to stderr as one logfmt line: what happens without a sink. Blocking: never; when
+ * nobody reads stderr, lines are lost, and the next one that is taken says how many. */
 void dt_log_to_stderr(const dt_log_record_t *record);
 
 /* Write a record as one logfmt line with its newline and a NUL. Fields that do not fit are left

@@ -16,6 +16,7 @@ const char *dt_status_text(dt_status_t code)
     return "unknown status";
 }
 
+#undef dt_fail
 dt_status_t dt_fail(dt_error_t *err, dt_status_t code, const char *source, int64_t source_code,
                     const char *fmt, ...)
 {

@@ -35,14 +35,18 @@ static dt_status_t out_of_memory(dt_error_t *err)
 
 dt_status_t dt_conf_create(const dt_conf_table_t *table, dt_conf_t **ret_conf, dt_error_t *err)
 {
-    DT_CLEANUP(dt_conf_freep)
+    dt_status_t status = DT_OK;
     dt_conf_t *conf = calloc(1, sizeof *conf + table->option_count * sizeof *conf->values);
     if (!conf)
         return out_of_memory(err);
     conf->table = table;
-    for (size_t i = 0; i < table->option_count; i++)
-        DT_TRY(dt_conf_set(conf, i, "", "default", err));
-    *ret_conf = DT_TAKE(conf);
+    for (size_t i = 0; i < table->option_count && status == DT_OK; i++)
+        status = dt_conf_set(conf, i, "", "default", err);
+    if (status != DT_OK) {
+        dt_conf_free(conf);
+        return status;
+    }
+    *ret_conf = conf;
     return DT_OK;
 }
 

@@ -21,12 +21,12 @@
 #include "base/status.h"
 #include "base/strings.h"
 
-#define DT_CONF_FILE_MAX   (256 * 1024)
+#define DT_CONF_FILE_MAX   (256 << 10)
 #define DT_CONF_LINE_MAX   4096
 #define DT_CONF_VALUE_MAX  4000
 #define DT_CONF_DROPIN_MAX 256
-#define DT_CONF_TEXT_MAX   (256 * 1024) /* of a dump, a help text, a man page */
-#define DT_CONF_HASH_SIZE  17           /* 16 hex digits and a NUL */
+#define DT_CONF_TEXT_MAX   (256 << 10) /* of a dump, a help text, a man page */
+#define DT_CONF_HASH_SIZE  17          /* 16 hex digits and a NUL */
 
 typedef struct dt_conf dt_conf_t;
 

@@ -187,6 +187,20 @@ static dt_status_t shape_word(const dt_conf_option_t *option, const char *word, 
     return *ret_word ? DT_OK : DT_ERR_NOMEM;
 }
 
+/* Append one word of a list, and its text to `joined`. */
+static dt_status_t add_word(const dt_conf_option_t *option, const char *text,
+                            dt_conf_value_t *value, dt_buf_t *joined, char *reason)
+{
+    const char *space = value->list.count ? " " : "";
+    char *word = NULL;
+    DT_TRY(shape_word(option, text, &word, reason));
+    dt_status_t status = dt_strv_append(&value->list, word);
+    if (status == DT_OK)
+        status = dt_buf_printf(joined, "%s%s", space, word);
+    free(word);
+    return status;
+}
+
 static dt_status_t parse_list(const dt_conf_option_t *option, const char *text,
                               dt_conf_value_t *value, char *reason)
 {
@@ -198,12 +212,8 @@ static dt_status_t parse_list(const dt_conf_option_t *option, const char *text,
 
     DT_TRY(dt_strv_split(&words, text, has_commas ? " \t," : " \t"));
     DT_TRY(check_bounds(option, (int64_t)words.count, reason));
-    for (size_t i = 0; i < words.count; i++) {
-        DT_CLEANUP(dt_str_free) char *word = NULL;
-        DT_TRY(shape_word(option, words.items[i], &word, reason));
-        DT_TRY(dt_strv_append(&value->list, word));
-        DT_TRY(dt_buf_printf(&joined, "%s%s", i ? " " : "", word));
-    }
+    for (size_t i = 0; i < words.count; i++)
+        DT_TRY(add_word(option, words.items[i], value, &joined, reason));
     return dt_buf_take_text(&joined, &value->text);
 }
 
@@ -282,6 +292,7 @@ dt_status_t dt_conf_value_parse(const dt_conf_option_t *option, const char *text
         status = refuse(reason, "holds control characters or invalid UTF-8");
     else
         status = parse_any(option, text, &value, reason);
+    dt_check(status != DT_OK || value.text);
     /* The ports that are added to addresses must not make a value that no line could hold. */
     if (status == DT_OK && strlen(value.text) > DT_CONF_VALUE_MAX)
         status = refuse(reason, "longer than %d bytes", DT_CONF_VALUE_MAX);

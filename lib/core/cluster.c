@@ -11,7 +11,7 @@
 
 #define CLOCK_JUMP_MS       2000 /* a smaller step of the wall clock is no news */
 #define JUMP_EVENT_EVERY_NS (60 * DT_CLUSTER_SECOND_NS)
-#define EVENT_ARENA_MAX     (64u * 1024u)
+#define EVENT_ARENA_MAX     (64u << 10)
 
 /* ---- actions ---- */
 
@@ -244,7 +244,7 @@ static dt_status_t in_range(const char *name, int64_t value, int64_t min, int64_
 
 static dt_status_t check_options(const dt_cluster_options_t *o, dt_error_t *err)
 {
-    const int64_t day_ns = 24 * 3600 * DT_CLUSTER_SECOND_NS;
+    const int64_t day_ns = INT64_C(24) * 3600 * DT_CLUSTER_SECOND_NS;
     DT_TRY(in_range("struct_size", (int64_t)o->struct_size, sizeof *o, sizeof *o, err));
     DT_TRY(in_range("name's length", (int64_t)strlen(o->name), 1, 63, err));
     DT_TRY(in_range("interval_ms", o->rules.interval_ns / DT_CLUSTER_MS_NS, 50, 60000, err));

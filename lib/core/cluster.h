@@ -65,7 +65,7 @@
 #define DT_CLUSTER_REQUESTS_MAX 4096u
 #define DT_CLUSTER_DEVICES_MAX  128u /* of one node, missing ones included */
 #define DT_CLUSTER_LABELS_MAX   64u
-#define DT_CLUSTER_RECORD_MAX   (512u * 1024u) /* bytes of one JOURNAL record */
+#define DT_CLUSTER_RECORD_MAX   (512u << 10) /* bytes of one JOURNAL record */
 
 typedef struct dt_cluster dt_cluster_t;
 
@@ -144,18 +144,17 @@ bool dt_cluster_is_ready(const dt_cluster_t *cluster);
 
 /* ---- streams (of service Worker) ---- */
 
-/* `stream` is the caller's number, not 0, never used again. */
-void dt_cluster_stream_opened(dt_cluster_t *cluster, uint64_t stream, const dt_cluster_peer_t *peer,
+/* `id` is the caller's number, not 0, never used again. */
+void dt_cluster_stream_opened(dt_cluster_t *cluster, uint64_t id, const dt_cluster_peer_t *peer,
                               int64_t now_ns);
 /* A valid message (dt_wire_unpack) came. Borrows it. */
-void dt_cluster_stream_received(dt_cluster_t *cluster, uint64_t stream,
+void dt_cluster_stream_received(dt_cluster_t *cluster, uint64_t id,
                                 const Dtorch__V1__WorkerUp *message, int64_t now_ns);
 /* A message came that lib/wire refused: refusal, end, an event that names the peer. */
-void dt_cluster_stream_malformed(dt_cluster_t *cluster, uint64_t stream, const dt_error_t *error,
+void dt_cluster_stream_malformed(dt_cluster_t *cluster, uint64_t id, const dt_error_t *error,
                                  int64_t now_ns);
 /* The stream ended at the peer's side, or its connection did. */
-void dt_cluster_stream_closed(dt_cluster_t *cluster, uint64_t stream, const char *text,
-                              int64_t now_ns);
+void dt_cluster_stream_closed(dt_cluster_t *cluster, uint64_t id, const char *text, int64_t now_ns);
 /* Some other offence that a lower layer saw (too many connections, no handshake, does not read).
  * Rate-bounded for each peer like the rest. */
 void dt_cluster_peer_misbehaved(dt_cluster_t *cluster, const char *address, const char *what,
@@ -195,12 +194,13 @@ typedef struct dt_cluster_new_token {
 } dt_cluster_new_token_t;
 void dt_cluster_create_token(dt_cluster_t *cluster, uint64_t ticket,
                              const Dtorch__V1__CreateTokenRequest *request,
-                             const dt_cluster_new_token_t *token, const char *by,
+                             const dt_cluster_new_token_t *made, const char *by,
                              int64_t now_ns); /* REPLY: CreateTokenReply */
 void dt_cluster_revoke_token(dt_cluster_t *cluster, uint64_t ticket,
                              const Dtorch__V1__RevokeTokenRequest *request, const char *by,
                              int64_t now_ns); /* REPLY: TokenList */
-/* A node wants to join: check the token and use it up by one. The certificate may be signed when
+/* A node wants to join: check the token and use it up by one, unless this node has used it last and
+ * asks again, because its answer was lost. The certificate may be signed when
  * the REPLY (without data) says DT_OK. Errors in it: DENIED, AGAIN (journal), with a text that does
  * not help to guess. */
 void dt_cluster_use_token(dt_cluster_t *cluster, uint64_t ticket, const char *id,

@@ -108,6 +108,7 @@ static dt_status_t keep_in_ring(dt_cluster_t *cluster, const Dtorch__V1__Event *
         .wall_ms = event->wall_ms,
         .severity = event->severity,
     };
+    dt_check(cluster->events_max > 0);
     DT_TRY(dt_wire_pack_new(&event->base, &stored.packed, &stored.packed_size));
     (void)dt_str_copy(stored.node, sizeof stored.node, event->node);
     if (cluster->events_count == cluster->events_max) {

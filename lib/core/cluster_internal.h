@@ -20,8 +20,8 @@
 #define DT_CLUSTER_PEERS_MAX  64u /* misbehaving or refused peers that are remembered */
 #define DT_CLUSTER_LIVES_MAX  4u
 #define DT_CLUSTER_ID_SIZE    16u
-#define DT_CLUSTER_REPLY_MAX  (16u * 1024u * 1024u) /* arena of an admin reply */
-#define DT_CLUSTER_TEXT_SIZE  513u                  /* an event's or a refusal's text */
+#define DT_CLUSTER_REPLY_MAX  (16u << 20) /* arena of an admin reply */
+#define DT_CLUSTER_TEXT_SIZE  513u        /* an event's or a refusal's text */
 #define DT_CLUSTER_PERSON_MAX 255u
 
 /* Events of one source: `level` of them now, `rate_ns` for one more, `max` at most. */
@@ -174,6 +174,8 @@ typedef struct dt_token {
     int64_t expires_ns; /* monotonic; rules */
     uint32_t uses_left;
     bool is_revoked;
+    uint8_t user_id[16]; /* of its last use; user_name "": none */
+    char user_name[64];
 } dt_token_t;
 
 typedef struct dt_request {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/strings.h"
 #include "core/cluster_internal.h"
@@ -185,11 +186,14 @@ static bool belongs_here(dt_cluster_t *cluster, dt_stream_t *stream)
     return true;
 }
 
-static void describe_holder(char *out, size_t size, const dt_node_t *node, int64_t now_wall_ms)
+/* The same text as long as it is the same holder: who asks again and again logs it once. */
+static void describe_holder(char *out, size_t size, const dt_node_t *node)
 {
-    (void)snprintf(out, size, "%s (pid %" PRIu32 ", connected for %" PRId64 " s)",
-                   node->address[0] ? node->address : "an unknown address", node->pid,
-                   (now_wall_ms - node->connected_wall_ms) / 1000);
+    char when[DT_CLOCK_TEXT_SIZE] = "an unknown time";
+    if (node->connected_wall_ms)
+        dt_clock_format_wall(node->connected_wall_ms, when);
+    (void)snprintf(out, size, "%s (pid %" PRIu32 ", connected at %s)",
+                   node->address[0] ? node->address : "an unknown address", node->pid, when);
 }
 
 /* Whether a live process holds the identity, or another node the name. False: refused. */
@@ -199,7 +203,7 @@ static bool identity_is_free(dt_cluster_t *cluster, dt_stream_t *stream, dt_node
     const dt_hello_t *hello = &stream->hello;
     const dt_node_t *named = dt_cluster_node_by_name(cluster, hello->node_name);
     if (named && named != node) {
-        describe_holder(holder, sizeof holder, named, cluster->wall_ms);
+        describe_holder(holder, sizeof holder, named);
         (void)snprintf(text, sizeof text,
                        "the name %s belongs to another node, %s, last seen at %s; choose another "
                        "NodeName=, or: dtorchctl node forget %s",
@@ -218,7 +222,7 @@ static bool identity_is_free(dt_cluster_t *cluster, dt_stream_t *stream, dt_node
     }
     if (node && node->stream && node->incarnation != hello->incarnation &&
         node->lease.state == DT_LEASE_ALIVE) {
-        describe_holder(holder, sizeof holder, node, cluster->wall_ms);
+        describe_holder(holder, sizeof holder, node);
         (void)snprintf(text, sizeof text,
                        "another live process holds the identity of %s: %s; stop one of the two, or "
                        "give this one its own state directory",

@@ -66,6 +66,9 @@ void dt_cluster_token_state(dt_token_t *token, Dtorch__V1__TokenInfo *info,
     ret_state->info = info;
     ret_state->secret_sha256 =
         (ProtobufCBinaryData){sizeof token->secret_sha256, token->secret_sha256};
+    if (token->user_name[0])
+        ret_state->user_id = (ProtobufCBinaryData){sizeof token->user_id, token->user_id};
+    ret_state->user_name = token->user_name;
 }
 
 dt_status_t dt_cluster_token_restore(dt_cluster_t *cluster, const Dtorch__V1__TokenState *state)
@@ -86,6 +89,10 @@ dt_status_t dt_cluster_token_restore(dt_cluster_t *cluster, const Dtorch__V1__To
     (void)dt_str_copy(token->id, sizeof token->id, info->id);
     (void)dt_str_copy(token->node_name, sizeof token->node_name, info->node_name);
     (void)dt_str_copy(token->by, sizeof token->by, info->by);
+    if (state->user_id.len == sizeof token->user_id) {
+        memcpy(token->user_id, state->user_id.data, sizeof token->user_id);
+        (void)dt_str_copy(token->user_name, sizeof token->user_name, state->user_name);
+    }
     return DT_OK;
 }
 
@@ -236,9 +243,18 @@ void dt_cluster_revoke_token(dt_cluster_t *cluster, uint64_t ticket,
     reply_token(cluster, ticket, cluster->journal_issued, token);
 }
 
+/* Whether the node has used the token before: the answer was lost then, with a connection or with a
+ * controller, and it must not cost another use. */
+static bool is_again(const dt_token_t *token, const char *node_name, const uint8_t node_id[16])
+{
+    return token && strcmp(token->user_name, node_name) == 0 &&
+           memcmp(token->user_id, node_id, sizeof token->user_id) == 0;
+}
+
 /* Why a token does not admit this node, for the log; NULL: it does. */
 static const char *why_not(dt_cluster_t *cluster, const dt_token_t *token,
-                           const uint8_t secret_sha256[32], const char *node_name)
+                           const uint8_t secret_sha256[32], const char *node_name,
+                           const uint8_t node_id[16])
 {
     if (!token)
         return "no such token";
@@ -248,20 +264,35 @@ static const char *why_not(dt_cluster_t *cluster, const dt_token_t *token,
         return "the token was revoked";
     if (token->expires_ns <= cluster->now_ns)
         return "the token has expired";
-    if (token->uses_left == 0)
+    if (token->uses_left == 0 && !is_again(token, node_name, node_id))
         return "the token was used up";
     if (token->node_name[0] && strcmp(token->node_name, node_name) != 0)
         return "the token is for another node";
     return NULL;
 }
 
+/* Count one use and record it. False: no memory, and nothing has changed. */
+static bool take_use(dt_cluster_t *cluster, dt_token_t *token, const char *node_name,
+                     const uint8_t node_id[16])
+{
+    dt_token_t before = *token;
+    token->uses_left--;
+    memcpy(token->user_id, node_id, sizeof token->user_id);
+    (void)dt_str_copy(token->user_name, sizeof token->user_name, node_name);
+    if (record_token(cluster, token))
+        return true;
+    *token = before;
+    return false;
+}
+
+/* NOLINTNEXTLINE(readability-function-size): eight parameters: who joins, with which token */
 void dt_cluster_use_token(dt_cluster_t *cluster, uint64_t ticket, const char *id,
                           const uint8_t secret_sha256[32], const char *node_name,
                           const uint8_t node_id[16], const char *address, int64_t now_ns)
 {
     dt_cluster_set_now(cluster, now_ns);
     dt_token_t *token = dt_cluster_token_find(cluster, id);
-    const char *reason = why_not(cluster, token, secret_sha256, node_name);
+    const char *reason = why_not(cluster, token, secret_sha256, node_name, node_id);
     if (reason) {
         dt_cluster_offence(cluster, address, "join", node_name, reason, false);
         dt_cluster_reply_error(cluster, ticket, DT_ERR_DENIED,
@@ -272,16 +303,21 @@ void dt_cluster_use_token(dt_cluster_t *cluster, uint64_t ticket, const char *id
     }
     const dt_node_t *named = dt_cluster_node_by_name(cluster, node_name);
     if (named && memcmp(named->id, node_id, sizeof named->id) != 0) {
-        reason = "the name belongs to another node; forget that one first";
+        reason = "the name belongs to another node";
         dt_cluster_offence(cluster, address, "join", node_name, reason, false);
-        dt_cluster_reply_error(cluster, ticket, DT_ERR_DENIED, "%s: %s", node_name, reason);
+        dt_cluster_reply_error(cluster, ticket, DT_ERR_DENIED,
+                               "%s: %s; first, if that one is no more: dtorchctl node forget %s",
+                               node_name, reason, node_name);
         return;
     }
     if (!dt_cluster_admin_may_change(cluster, ticket, 2))
         return;
-    token->uses_left--;
-    if (!record_token(cluster, token)) {
-        token->uses_left++;
+    if (is_again(token, node_name, node_id)) {
+        tell(cluster, token, "token-used", "used again by", node_name);
+        dt_cluster_reply_when_durable(cluster, ticket, cluster->journal_issued, NULL);
+        return;
+    }
+    if (!take_use(cluster, token, node_name, node_id)) {
         dt_cluster_reply_error(cluster, ticket, DT_ERR_NOMEM, "no memory for the token's record");
         return;
     }

@@ -269,8 +269,9 @@ void dt_child_free(dt_child_t *child)
 int dt_loop_reap_children(dt_loop_t *loop)
 {
     int count = 0;
-    while (!dt_list_is_empty(&loop->children)) {
-        dt_child_t *child = DT_CONTAINER_OF(loop->children.next, dt_child_t, link);
+    dt_list_t *link;
+    while ((link = dt_list_pop(&loop->children)) != NULL) {
+        dt_child_t *child = DT_CONTAINER_OF(link, dt_child_t, link);
         dt_child_exit_t exit;
         count += child->is_forgotten ? 0 : 1;
         (void)dt_child_kill(child, SIGKILL);

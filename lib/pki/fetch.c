@@ -77,11 +77,10 @@ static int connect_one(const struct addrinfo *to, int64_t deadline_ns)
     int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
-    if (connect(fd, to->ai_addr, to->ai_addrlen) != 0 && errno != EINPROGRESS)
-        number = errno;
-    else if (!wait_for(fd, POLLOUT, deadline_ns))
+    bool has_begun = connect(fd, to->ai_addr, to->ai_addrlen) == 0 || errno == EINPROGRESS;
+    if (has_begun && !wait_for(fd, POLLOUT, deadline_ns))
         number = ETIMEDOUT;
-    else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &size) != 0)
+    else if (!has_begun || getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &size) != 0)
         number = errno;
     if (number == 0)
         return fd;

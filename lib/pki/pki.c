@@ -356,6 +356,7 @@ static bool is_p256(EVP_PKEY *key)
            (strcmp(group, "prime256v1") == 0 || strcmp(group, "P-256") == 0);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): eight parameters: who signs what for whom */
 dt_status_t dt_pki_sign_csr(const dt_pki_pair_t *ca, const char *csr, size_t csr_size,
                             dt_pki_role_t role, const char *name, int64_t lifetime_ms,
                             char **ret_certificate, dt_error_t *err)

@@ -95,9 +95,9 @@ dt_status_t dt_pki_token_parse(const char *text, dt_pki_token_t *ret_token, dt_e
         text++;
     bool is_ok = strncmp(text, "dtj_", 4) == 0;
     text += is_ok ? 4 : 0;
-    is_ok = is_ok && take_hex(&text, 2 * DT_PKI_TOKEN_ID_BYTES, '_', token.id) &&
-            take_hex(&text, 2 * DT_PKI_TOKEN_SECRET_BYTES, '_', token.secret) &&
-            take_hex(&text, 2 * DT_PKI_SHA256_SIZE, '\0', token.ca_sha256);
+    is_ok = is_ok && take_hex(&text, (size_t)2 * DT_PKI_TOKEN_ID_BYTES, '_', token.id) &&
+            take_hex(&text, (size_t)2 * DT_PKI_TOKEN_SECRET_BYTES, '_', token.secret) &&
+            take_hex(&text, (size_t)2 * DT_PKI_SHA256_SIZE, '\0', token.ca_sha256);
     while (is_ok && isspace((unsigned char)*text))
         text++;
     if (!is_ok || *text != '\0')

@@ -172,6 +172,7 @@ static dt_status_t take_message(dt_rpc_reader_t *reader, uint8_t **ret_data, siz
     return DT_OK;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): nine parameters: a call, its answer and its time */
 dt_status_t dt_rpc_call_blocking(const char *address, const dt_rpc_tls_t *tls, const char *method,
                                  const void *data, size_t size, int64_t timeout_ms,
                                  uint8_t **ret_data, size_t *ret_size, dt_error_t *err)
@@ -192,6 +193,7 @@ dt_status_t dt_rpc_call_blocking(const char *address, const dt_rpc_tls_t *tls, c
     return status;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): nine parameters: a call, its stream and its time */
 dt_status_t dt_rpc_reader_open(const char *address, const dt_rpc_tls_t *tls, const char *method,
                                bool is_bidi, const void *data, size_t size, int64_t timeout_ms,
                                dt_rpc_reader_t **ret_reader, dt_error_t *err)

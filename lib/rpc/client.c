@@ -184,6 +184,7 @@ static void on_unary(void *arg, bool ok)
     free_unary(unary);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): ten parameters: a call, its time and who hears */
 dt_status_t dt_rpc_unary(dt_rpc_t *rpc, const char *address, const dt_rpc_tls_t *tls,
                          const char *method, const void *data, size_t size, int64_t timeout_ms,
                          void (*done)(void *arg, const dt_error_t *why, const uint8_t *data,

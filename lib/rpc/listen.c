@@ -431,7 +431,7 @@ static dt_status_t add_listener(dt_rpc_server_t *server, int fd, int number, boo
 
 dt_status_t dt_rpc_server_listen_fd(dt_rpc_server_t *server, int fd, int listener, dt_error_t *err)
 {
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {0};
     socklen_t size = sizeof address;
     int is_listening = 0;
     socklen_t flag_size = sizeof is_listening;
@@ -529,7 +529,7 @@ dt_status_t dt_rpc_server_listen_unix(dt_rpc_server_t *server, const char *path,
 dt_status_t dt_rpc_listen_plain(dt_rpc_server_t *server, const struct sockaddr_storage *address,
                                 socklen_t size, int listener, int *ret_port, dt_error_t *err)
 {
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {0};
     socklen_t bound_size = sizeof bound;
     dt_rpc_listener_t *added;
     char where[112];
@@ -608,7 +608,7 @@ static bool is_port_of_tls(const dt_rpc_server_t *server, int port)
 /* Fill `host` if `fd` is a connection that this server accepted. */
 static bool host_of(dt_rpc_server_t *server, int fd, char *host, size_t size)
 {
-    struct sockaddr_storage local, remote;
+    struct sockaddr_storage local = {0}, remote = {0};
     socklen_t local_size = sizeof local, remote_size = sizeof remote;
     dt_rpc_connection_t *connection = find_connection(server, fd);
     if (connection && !connection->is_gone && connection->peer.kind == DT_RPC_PEER_UNIX) {

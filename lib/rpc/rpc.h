@@ -61,7 +61,7 @@ dt_status_t dt_rpc_free(dt_rpc_t *rpc);
 DT_MUST_USE dt_status_t dt_rpc_wake_create(dt_rpc_t *rpc, void (*run)(void *arg), void *arg,
                                            dt_rpc_wake_t **ret_wake, dt_error_t *err);
 /* Wake. Threads: any. The argument is a dt_rpc_wake_t: fits dt_mailbox_init(). Blocking: never. */
-void dt_rpc_wake(void *wake);
+void dt_rpc_wake(void *arg);
 /* Free; no thread may wake it any more; a run still outstanding is dropped. Threads: loop only. */
 void dt_rpc_wake_free(dt_rpc_wake_t *wake);
 

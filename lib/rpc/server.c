@@ -12,7 +12,7 @@
 #define STREAMS_CONNECTION 128 /* open calls on one connection */
 #define KEEPALIVE_MS       30000
 #define KEEPALIVE_WAIT_MS  20000
-#define DESCRIPTOR_RESERVE 64           /* descriptors that are not for connections */
+#define DESCRIPTOR_RESERVE 64ul         /* descriptors that are not for connections */
 #define MEMORY_MAX         (512u << 20) /* what gRPC may hold for this server's connections */
 
 struct dt_rpc_call {

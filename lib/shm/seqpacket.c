@@ -88,6 +88,7 @@ static int take_fds(struct msghdr *header, int *ret_fds)
     return count;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): eight parameters: three outputs and bounds of two */
 dt_status_t dt_seqpacket_recv(int fd, void *data, size_t size_max, size_t *ret_size_bytes,
                               int *ret_fds, int fd_max, int *ret_fd_count, dt_error_t *err)
 {

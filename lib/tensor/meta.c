@@ -49,8 +49,8 @@ bool dt_meta_fill_strides(dt_meta_t *meta)
 static void classify(dt_meta_t *meta, const int64_t *strides, unsigned bits)
 {
     size_t bytes = meta->ndim * sizeof *strides;
-    for (uint8_t layout = DT_META_CONTIGUOUS; layout <= DT_META_CHANNELS_LAST; layout++) {
-        meta->layout = layout;
+    for (unsigned layout = DT_META_CONTIGUOUS; layout <= DT_META_CHANNELS_LAST; layout++) {
+        meta->layout = (uint8_t)layout;
         if (dt_meta_fill_strides(meta) && (!strides || !memcmp(meta->strides, strides, bytes))) {
             meta->layout = (uint8_t)(layout | bits);
             return;

@@ -363,7 +363,7 @@ static uint8_t *put_replay(uint8_t *at, uint64_t *base, const dt_record_t *r)
     at = dt_varint_put(at, r->replay.recording);
     at = put_output(at, base, r->replay.output);
     at = dt_varint_put(at, r->replay.slot_count);
-    for (uint32_t i = 0; i < r->replay.slot_count; i++) {
+    for (size_t i = 0; i < r->replay.slot_count; i++) {
         at = dt_varint_put(at, r->replay.pairs[2 * i]);
         at = put_id(at, ids_base, r->replay.pairs[2 * i + 1]);
     }
@@ -628,7 +628,7 @@ static void get_replay(dt_frame_reader_t *reader, dt_cursor_t *cursor, dt_record
     r->replay.output = get_output(cursor, &reader->base);
     r->replay.slot_count = (uint32_t)dt_cursor_bounded(cursor, DT_RECORD_INPUTS_MAX);
     pairs = ids_for(reader, r, cursor, 2 * (size_t)r->replay.slot_count);
-    for (uint32_t i = 0; pairs && i < r->replay.slot_count; i++) {
+    for (size_t i = 0; pairs && i < r->replay.slot_count; i++) {
         pairs[2 * i] = dt_cursor_varint(cursor);
         pairs[2 * i + 1] = get_id(cursor, base);
     }

@@ -287,7 +287,8 @@ static const dt_validate_row_t node_state_rows[] = {
     FREE(is_dead),
 };
 static const dt_validate_row_t forgotten_rows[] = {BYTES(node_id, 16, 16)};
-static const dt_validate_row_t token_state_rows[] = {MESSAGE1(info), BYTES(secret_sha256, 32, 32)};
+static const dt_validate_row_t token_state_rows[] = {MESSAGE1(info), BYTES(secret_sha256, 32, 32),
+                                                     BYTES0(user_id, 16), TEXT(user_name, 63)};
 static const dt_validate_row_t request_state_rows[] = {TEXT1(request_id, 64), WALL(wall_ms),
                                                        TEXT(summary, 512)};
 

@@ -24,10 +24,10 @@
 #define DT_WIRE_VERSION_TEXT  "1.0"
 
 /* No envelope is larger: the receive limit of lib/rpc for control streams. */
-#define DT_WIRE_MESSAGE_MAX (512u * 1024u)
+#define DT_WIRE_MESSAGE_MAX (512u << 10)
 /* Cap that fits the arena of one message of that size: 64 devices with 64 links each and their
  * texts unpack into less than this. */
-#define DT_WIRE_ARENA_MAX (2u * 1024u * 1024u)
+#define DT_WIRE_ARENA_MAX (2u << 20)
 
 /* Numbers of dt_error_t.source_code where source is "wire". */
 typedef enum dt_wire_error {

@@ -254,6 +254,7 @@ Test(ctl, wrong_words_are_told_with_the_nearest_right_one_and_give_64)
         {"node label w0", 64, "", "needs"},
         {"node label w0 y=z x", 64, "", "is no label"},
         {"device show w0", 64, "", "NODE:INDEX"},
+        {"token create --lifetime=5s", 64, "", "1min to 30d"},
         {"setup worker", 64, "", "--controller"},
         {"setup worker --controller=10.0.0.1", 64, "", "join token"},
         {"setup controller --name=a^b --dir=/nonexistent/x", 64, "", "is no name"},

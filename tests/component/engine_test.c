@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -289,6 +290,25 @@ Test(engine, count_follows_a_reload)
     struct engines again = {.warm = 1};
     expect_engines(tc, &again);
     cr_assert_eq(again.pid[0], one.pid[0], "the oldest engine stays");
+    stop(tc);
+}
+
+Test(engine, that_finds_no_descriptor_to_start_with_is_started_later)
+{
+    dt_testcluster_t *tc = start("Engines=1");
+    struct engines before = {.warm = 1};
+    struct rlimit limit;
+    expect_engines(tc, &before);
+    pid_t agent = dt_testcluster_pid(tc, 0);
+    uint64_t last = dt_testcluster_last_event(tc);
+    cr_assert_eq(prlimit(agent, RLIMIT_NOFILE, NULL, &limit), 0);
+    struct rlimit tight = {.rlim_cur = 3, .rlim_max = limit.rlim_max};
+    cr_assert_eq(prlimit(agent, RLIMIT_NOFILE, &tight, NULL), 0);
+    cr_assert_eq(kill(before.pid[0], SIGKILL), 0);
+    dtorch__v1__event__free_unpacked(expect_event(tc, "engine-failed", last), NULL);
+    cr_assert_eq(prlimit(agent, RLIMIT_NOFILE, &limit, NULL), 0);
+    struct engines after = {.warm = 1, .without = before.pid[0]};
+    expect_engines(tc, &after);
     stop(tc);
 }
 

@@ -147,6 +147,43 @@ Test(join, waits_for_a_controller_that_starts_later)
     stop(tc);
 }
 
+/* The only child of a worker without devices to ask about: its engine. */
+static pid_t engine_of(dt_testcluster_t *tc)
+{
+    int64_t end_ms = dt_test_now_ms() + PATIENCE;
+    char path[64];
+    long pid = 0;
+    int agent = (int)dt_testcluster_pid(tc, 0);
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", agent, agent);
+    while (pid == 0 && dt_test_now_ms() < end_ms) {
+        char *text = dt_test_read_file(path);
+        pid = text ? strtol(text, NULL, 10) : 0;
+        free(text);
+        dt_test_pause_ms(10);
+    }
+    cr_assert_gt(pid, 0, "the worker has no engine\n%s", dt_testcluster_logs(tc));
+    return (pid_t)pid;
+}
+
+Test(join, takes_its_time_and_what_happened_to_engines_meanwhile_is_told_after_it)
+{
+    dt_testcluster_t *tc = start(1, false);
+    char conf[512];
+    int code;
+    make_token(tc);
+    dt_testcluster_kill(tc, DT_TESTCLUSTER_CONTROLLER, SIGTERM);
+    cr_assert(dt_testcluster_wait_exit(tc, DT_TESTCLUSTER_CONTROLLER, PATIENCE, &code));
+    (void)snprintf(conf, sizeof conf, "JoinTokenFile=%s\nEngines=1\nDevices=none\n",
+                   dt_temptree_path(&tree, "token"));
+    dt_testcluster_set_conf(tc, 0, conf);
+    dt_testcluster_start_daemon(tc, 0); /* ready: its engine is warm */
+    cr_assert_eq(kill(engine_of(tc), SIGSEGV), 0);
+    dt_testcluster_start_daemon(tc, DT_TESTCLUSTER_CONTROLLER);
+    cr_assert(dt_testcluster_wait_event(tc, "engine-crashed", 0, 0, PATIENCE, NULL), "%s",
+              dt_testcluster_logs(tc));
+    stop(tc);
+}
+
 Test(join, with_a_token_that_was_used_ends_the_daemon_with_77)
 {
     dt_testcluster_t *tc = start(2, false);

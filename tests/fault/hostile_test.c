@@ -215,6 +215,57 @@ Test(hostile, a_reader_that_never_reads_costs_nothing)
     stop(tc);
 }
 
+Test(hostile, a_follower_that_never_reads_is_ended_and_named)
+{
+    dt_testcluster_t *tc = start();
+    char port[16];
+    Dtorch__V1__Event *event = NULL;
+    (void)snprintf(port, sizeof port, "%d", dt_testcluster_port(tc));
+    int fd = dt_rawpeer_connect(port);
+    cr_assert_geq(fd, 0);
+    cr_assert(dt_rawpeer_preface(fd, 0) && dt_rawpeer_open(fd, "/dtorch.v1.Admin/FollowEvents"));
+    cr_assert(dt_rawpeer_message(fd, "", 0, 0)); /* all events, please */
+    cr_assert(dt_testcluster_wait_event(tc, "peer-misbehaves", DT_TESTCLUSTER_CONTROLLER, 0,
+                                        LONG_MS, &event),
+              "no event names it\n%s", dt_testcluster_logs(tc));
+    cr_assert(strstr(event->text, "does not read"), "%s", event->text);
+    dtorch__v1__event__free_unpacked(event, NULL);
+    close(fd);
+    stop(tc);
+}
+
+/* More followers than may be, none of which says who it is: a person still gets an answer. */
+Test(hostile, followers_beyond_their_bound_are_told_so)
+{
+    enum { MANY = 80 };
+    dt_testcluster_t *tc = start();
+    dt_rpc_reader_t *readers[MANY];
+    char address[64];
+    int refused = 0;
+    (void)snprintf(address, sizeof address, "127.0.0.1:%d", dt_testcluster_port(tc));
+    for (int i = 0; i < MANY; i++) {
+        dt_error_t err = {0};
+        uint8_t *data;
+        size_t size;
+        readers[i] = NULL;
+        dt_status_t status = dt_rpc_reader_open(address, NULL, "/dtorch.v1.Admin/FollowEvents",
+                                                true, "", 0, LONG_MS, &readers[i], &err);
+        if (status == DT_OK)
+            status = dt_rpc_reader_next(readers[i], LONG_MS, &data, &size, &err);
+        if (status == DT_OK)
+            free(data);
+        else
+            refused += strstr(err.text, "follow the events already") != NULL;
+    }
+    cr_assert_gt(refused, 0);
+    dt_testrun_t run = dt_testcluster_ctl(tc, "cluster", "status", NULL);
+    cr_assert_eq(run.code, 0, "%s", run.err);
+    dt_testrun_fini(&run);
+    for (int i = 0; i < MANY; i++)
+        dt_rpc_reader_free(readers[i]);
+    stop(tc);
+}
+
 static void raise_descriptors(void)
 {
     struct rlimit limit;

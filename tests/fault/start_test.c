@@ -235,3 +235,34 @@ Test(start, a_clock_that_was_set_back_by_an_hour_is_no_obstacle)
               dt_testcluster_logs(tc));
     stop(tc);
 }
+
+/* What a daemon opens first must not become what it prints to. (Number 0 goes to a library that
+ * opens something before main, which is harmless.) */
+Test(start, without_standard_descriptors_is_as_good_as_with_them)
+{
+    static const char script[] = "\"$0\" --config \"$1\" <&- >&- 2>&- & pid=$!\n"
+                                 "for i in $(seq 200); do\n"
+                                 "    [ -S \"$2\" ] && \"$3\" --config /dev/null -H \"$2\" cluster "
+                                 "status -q >/dev/null 2>&1 && break\n"
+                                 "    sleep 0.1\n"
+                                 "done\n"
+                                 "for fd in 1 2; do [ \"$(readlink /proc/$pid/fd/$fd)\" = "
+                                 "/dev/null ] || echo wrong; done\n"
+                                 "kill -TERM $pid; wait $pid; echo ended with $?\n";
+    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.is_idle = true});
+    char daemon[700], ctl[700];
+    const char *bin = getenv("DT_TEST_BIN");
+    (void)snprintf(daemon, sizeof daemon, "%s/dtorch-controllerd", bin);
+    (void)snprintf(ctl, sizeof ctl, "%s/dtorchctl", bin);
+    const char *args[] = {"-c",
+                          script,
+                          daemon,
+                          dt_testcluster_conf_file(tc, DT_TESTCLUSTER_CONTROLLER),
+                          dt_testcluster_admin_socket(tc),
+                          ctl,
+                          NULL};
+    dt_testrun_t run = dt_testrun_program("/bin/sh", args, NULL);
+    cr_assert_str_eq(run.out, "ended with 0\n", "%s%s", run.out, run.err);
+    dt_testrun_fini(&run);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}

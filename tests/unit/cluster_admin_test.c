@@ -192,6 +192,17 @@ Test(cluster_admin, admits_as_many_nodes_as_a_token_has_uses)
     cr_assert_eq(use("t1", secret, "n7", 7), DT_ERR_DENIED);
 }
 
+Test(cluster_admin, answers_a_node_again_whose_first_answer_was_lost)
+{
+    cr_assert_eq(create("t1", 1, 0, ""), DT_OK);
+    cr_assert_eq(use("t1", secret, "n5", 5), DT_OK);
+    cr_assert_eq(use("t1", secret, "n5", 5), DT_OK);
+    dt_coretest_restart(test);
+    cr_assert_eq(use("t1", secret, "n5", 5), DT_OK);
+    cr_assert_eq(use("t1", secret, "n5", 6), DT_ERR_DENIED, "another node");
+    cr_assert_eq(use("t1", secret, "n6", 5), DT_ERR_DENIED, "another name");
+}
+
 Test(cluster_admin, admits_nobody_with_a_wrong_secret_name_or_time)
 {
     const uint8_t wrong[32] = "no";

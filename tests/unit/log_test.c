@@ -1,7 +1,9 @@
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -189,4 +191,39 @@ Test(log, names_its_levels_both_ways)
     }
     cr_assert_eq(dt_log_level_from_text("loud", &level), DT_ERR_INVALID);
     cr_assert_str_eq(dt_log_level_text((dt_log_level_t)0), "unknown");
+}
+
+/* Fill a pipe and put it in place of stderr. Gives the end to read from. */
+static int choke_stderr(void)
+{
+    int ends[2];
+    char noise[1024] = "noise\n";
+    cr_assert_eq(pipe2(ends, O_NONBLOCK), 0);
+    while (write(ends[1], noise, sizeof noise) > 0)
+        continue;
+    cr_assert_eq(fcntl(ends[1], F_SETFL, 0), 0);
+    cr_assert_eq(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    return ends[0];
+}
+
+Test(log, that_nobody_reads_loses_lines_and_no_time)
+{
+    char text[65536 * 2];
+    size_t len = 0;
+    ssize_t rc;
+    int saved = dup(STDERR_FILENO);
+    int fd = choke_stderr();
+    dt_log_warn("one"); /* would wait for ever */
+    dt_log_warn("two");
+    while (read(fd, text, sizeof text) > 0)
+        continue;
+    dt_log_warn("three");
+    dt_log_warn("four");
+    while ((rc = read(fd, text + len, sizeof text - len)) > 0)
+        len += (size_t)rc;
+    text[len] = '\0';
+    cr_assert_eq(dup2(saved, STDERR_FILENO), STDERR_FILENO);
+    cr_assert(strstr(text, "lines=2\n"), "%s", text);
+    cr_assert(strstr(text, "event=three\n") && strstr(text, "event=four\n"), "%s", text);
+    cr_assert_not(strstr(text, "event=one"));
 }
