@@ -606,3 +606,30 @@ Test(engine_exec, closing_frees_all_whatever_state_it_is_in)
     dt_execrig_close(&s);
     end(&rig);
 }
+
+Test(engine_exec, sessions_take_turns_between_operators)
+{
+    dt_execrig_t rig;
+    dt_execrig_session_t s[2];
+    memset(&fake, 0, sizeof fake);
+    fake.memory = dt_exec_backend_memory();
+    dt_execrig_init(&rig, &fake_backend, NULL, false);
+    for (uint32_t i = 0; i < 2; i++) {
+        dt_execrig_open(&rig, &s[i], i + 1, 1, 1 << 20);
+        uint32_t slow = define(&s[i], FAKE_SLOW, 1, DT_ALIAS_FRESH);
+        uint64_t a = upload4(&s[i], ones);
+        for (int k = 0; k < 20; k++)
+            (void)dt_execrig_op(&s[i], slow, &a, 1, true);
+        dt_execrig_flush(&s[i]);
+    }
+    for (int turn = 0; turn < 18; turn++) { /* an operator takes a whole quantum */
+        (void)dt_exec_turn(rig.exec);
+        uint64_t first = atomic_load(&s[0].channel->executed);
+        uint64_t second = atomic_load(&s[1].channel->executed);
+        cr_assert_eq(first, second, "%d and %d in turn %d", (int)first, (int)second, turn);
+        cr_assert_leq(first, (uint64_t)turn + 3);
+    }
+    dt_execrig_close(&s[0]);
+    dt_execrig_close(&s[1]);
+    end(&rig);
+}
