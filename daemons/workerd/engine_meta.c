@@ -104,7 +104,8 @@ static void error_fill(Dtorch__V1__OperatorError *error, const dt_error_t *err, 
 {
     static char empty[] = "";
     char *text = dt_arena_alloc(arena, sizeof err->text);
-    char *kind = dt_arena_strndup(arena, dt_exec_error_kind(err), 31);
+    const char *word = dt_exec_error_kind(err);
+    char *kind = dt_arena_strndup(arena, word, strlen(word));
     char *operator_name = dt_arena_strndup(arena, name, strnlen(name, DT_RECORD_NAME_MAX));
     dtorch__v1__operator_error__init(error);
     if (text)
