@@ -91,7 +91,7 @@ static dt_status_t play(dt_ctl_t *ctl, const dt_ctl_filemap_t *file, dt_ctl_repl
 
 static int replay(dt_ctl_t *ctl, const char *path, const dt_ctl_filemap_t *file)
 {
-    dt_ctl_replayed_t replayed;
+    dt_ctl_replayed_t replayed = {0};
     dt_error_t error;
     int code = dt_ctl_connect(ctl);
     if (code != DT_CTL_EXIT_OK)

@@ -268,7 +268,7 @@ static int live_turn(dt_ctl_t *ctl, struct live *live, dt_ctl_top_look_t *before
     dt_ctl_jobs_t jobs;
     dt_ctl_nodes_t nodes;
     dt_ctl_top_t top;
-    int64_t now_ns, pause_ms = dt_ctl_number(ctl, DT_CTL_OPT_WATCH, WATCH_MS);
+    int64_t now_ns = 0, pause_ms = dt_ctl_number(ctl, DT_CTL_OPT_WATCH, WATCH_MS);
     bool is_first = before->at_ns == 0;
     int code = look_quietly(ctl, live, &jobs, &nodes, &now_ns);
     int64_t due_ns =

@@ -164,31 +164,36 @@ dt_status_t dt_recording_create(const char *path, int64_t wall_ms, dt_recording_
     return DT_OK;
 }
 
+struct piece {
+    const void *bytes;
+    size_t size;
+};
+
 /* An item whose content comes in two pieces. */
-static dt_status_t add(dt_recording_t *recording, unsigned kind, int64_t at_ns, const void *first,
-                       size_t first_size, const void *second, size_t second_size, dt_error_t *err)
+static dt_status_t add(dt_recording_t *recording, unsigned kind, int64_t at_ns, struct piece first,
+                       struct piece second, dt_error_t *err)
 {
     uint8_t item[DT_RECORDING_ITEM_BYTES] = {0};
     uint32_t crc;
-    if (first_size > DT_RECORDING_CONTENT_MAX ||
-        second_size > DT_RECORDING_CONTENT_MAX - first_size)
+    if (first.size > DT_RECORDING_CONTENT_MAX ||
+        second.size > DT_RECORDING_CONTENT_MAX - first.size)
         return dt_fail(err, DT_ERR_LIMIT, "dt", 0, "recording: item of %zu bytes, at most %u",
-                       first_size + second_size, DT_RECORDING_CONTENT_MAX);
+                       first.size + second.size, DT_RECORDING_CONTENT_MAX);
     put_le(item, kind, 2);
-    put_le(item + 4, first_size + second_size, 4);
+    put_le(item + 4, first.size + second.size, 4);
     put_le(item + 8, at_ns > 0 ? (uint64_t)at_ns : 0, 8);
     crc = dt_crc32c(0, item, 16);
-    crc = dt_crc32c(dt_crc32c(crc, first, first_size), second, second_size);
+    crc = dt_crc32c(dt_crc32c(crc, first.bytes, first.size), second.bytes, second.size);
     put_le(item + 16, crc, 4);
     DT_TRY(append(recording, item, sizeof item, err));
-    DT_TRY(append(recording, first, first_size, err));
-    return append(recording, second, second_size, err);
+    DT_TRY(append(recording, first.bytes, first.size, err));
+    return append(recording, second.bytes, second.size, err);
 }
 
 dt_status_t dt_recording_add(dt_recording_t *recording, dt_recording_kind_t kind, int64_t at_ns,
                              const void *content, size_t size, dt_error_t *err)
 {
-    return add(recording, kind, at_ns, content, size, "", 0, err);
+    return add(recording, kind, at_ns, (struct piece){content, size}, (struct piece){"", 0}, err);
 }
 
 dt_status_t dt_recording_add_chunk(dt_recording_t *recording, int64_t at_ns,
@@ -197,8 +202,8 @@ dt_status_t dt_recording_add_chunk(dt_recording_t *recording, int64_t at_ns,
     uint8_t head[CHUNK_HEAD];
     put_le(head, chunk->transfer, 8);
     put_le(head + 8, chunk->offset, 8);
-    return add(recording, DT_RECORDING_CHUNK, at_ns, head, sizeof head, chunk->bytes, chunk->size,
-               err);
+    return add(recording, DT_RECORDING_CHUNK, at_ns, (struct piece){head, sizeof head},
+               (struct piece){chunk->bytes, chunk->size}, err);
 }
 
 dt_status_t dt_recording_add_result(dt_recording_t *recording, int64_t at_ns,
@@ -210,16 +215,19 @@ dt_status_t dt_recording_add_result(dt_recording_t *recording, int64_t at_ns,
     put_le(head + 8, result->size_bytes, 8);
     put_le(head + 16, result->crc32c, 4);
     put_le(head + 20, (uint32_t)result->status, 4);
-    if (result->status == DT_OK)
-        return add(recording, DT_RECORDING_RESULT, at_ns, head, sizeof head, meta,
-                   (size_t)(dt_record_put_meta(meta, &result->meta) - meta), err);
+    if (result->status == DT_OK) {
+        size_t meta_bytes = (size_t)(dt_record_put_meta(meta, &result->meta) - meta);
+        return add(recording, DT_RECORDING_RESULT, at_ns, (struct piece){head, sizeof head},
+                   (struct piece){meta, meta_bytes}, err);
+    }
     size_t text_bytes =
         result->text_bytes < DT_RECORDING_TEXT_MAX ? result->text_bytes : DT_RECORDING_TEXT_MAX;
     while (text_bytes > 0 && text_bytes < result->text_bytes &&
            ((uint8_t)result->text[text_bytes] & 0xc0) == 0x80)
         text_bytes--; /* cut between characters */
-    return add(recording, DT_RECORDING_RESULT, at_ns, head, sizeof head,
-               result->text ? result->text : "", result->text ? text_bytes : 0, err);
+    return add(recording, DT_RECORDING_RESULT, at_ns, (struct piece){head, sizeof head},
+               (struct piece){result->text ? result->text : "", result->text ? text_bytes : 0},
+               err);
 }
 
 dt_status_t dt_recording_close(dt_recording_t *recording, dt_error_t *err)

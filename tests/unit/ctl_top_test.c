@@ -152,9 +152,9 @@ Test(ctl_top, has_no_rates_at_the_first_look_and_for_new_jobs)
 
 Test(ctl_top, keeps_a_rate_between_two_reports_and_forgets_it_when_none_comes)
 {
-    dt_ctl_top_t top = later();
+    (void)later();
     jobs[0].stats_age_ms = 500; /* the same report as before */
-    top = look_at(12 * SECOND_NS + SECOND_NS / 2);
+    dt_ctl_top_t top = look_at(12 * SECOND_NS + SECOND_NS / 2);
     cr_assert_eq(top.jobs[0]->rates->operators_per_second, 2500);
     cr_assert_eq(top.jobs[0]->rates->device_percent, 150);
     jobs[0].stats_age_ms = 3000;
@@ -175,10 +175,10 @@ Test(ctl_top, takes_the_time_between_reports_not_between_looks)
 Test(ctl_top, has_no_rate_at_the_first_report)
 {
     jobs[0].stats_age_ms = -1;
-    dt_ctl_top_t top = look_at(10 * SECOND_NS);
+    (void)look_at(10 * SECOND_NS);
     jobs[0].stats_age_ms = 100;
     jobs[0].operators_executed = 1000;
-    top = look_at(11 * SECOND_NS);
+    dt_ctl_top_t top = look_at(11 * SECOND_NS);
     cr_assert(top.jobs[0]->rates == NULL);
 }
 
