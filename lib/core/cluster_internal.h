@@ -211,6 +211,7 @@ struct dt_cluster {
     uint64_t epoch;          /* of this start; of the last one before dt_cluster_start() */
     uint64_t epoch_sequence; /* journal's, of the epoch's record */
     bool is_started, is_ready, is_stopping;
+    bool journal_is_failing;
     int64_t now_ns, wall_ms; /* of the last input */
     int64_t started_ns, started_wall_ms;
     int64_t wall_base_ms; /* wall - monotonic, at the last look; a change is a jump */
@@ -237,7 +238,6 @@ struct dt_cluster {
 
     /* journal */
     uint64_t journal_issued, journal_durable;
-    bool journal_is_failing;
     char journal_text[256];
     int64_t journal_failing_since_wall_ms;
 

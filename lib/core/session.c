@@ -378,9 +378,9 @@ void dt_sessions_stop(dt_sessions_t *sessions, int64_t now_ns)
 {
     dt_sessions_set_now(sessions, now_ns);
     sessions->is_stopping = true;
-    while (!dt_list_is_empty(&sessions->streams)) {
-        dt_session_stream_t *stream =
-            DT_CONTAINER_OF(sessions->streams.next, dt_session_stream_t, list);
+    for (dt_list_t *at = sessions->streams.next, *next; at != &sessions->streams; at = next) {
+        dt_session_stream_t *stream = DT_CONTAINER_OF(at, dt_session_stream_t, list);
+        next = at->next;
         if (stream->kind == DT_SESSION_STREAM_CLIENT)
             dt_session_refuse(sessions, stream, DTORCH__V1__REFUSAL__CODE__STOPPING, true,
                               DT_ERR_STOPPED, "the controller stops");

@@ -191,18 +191,18 @@ typedef struct dt_session_node {
 /* Something about a node changed. Borrows all. */
 void dt_sessions_node(dt_sessions_t *sessions, const dt_session_node_t *node, int64_t now_ns);
 
-/* ---- streams; `stream` is the caller's number, not 0, never used again ---- */
+/* ---- streams; `id` is the caller's number, not 0, never used again ---- */
 
-void dt_sessions_opened(dt_sessions_t *sessions, uint64_t stream, dt_session_stream_kind_t kind,
+void dt_sessions_opened(dt_sessions_t *sessions, uint64_t id, dt_session_stream_kind_t kind,
                         const char *address, int64_t now_ns);
 /* A message came: the envelope as it was received. Borrows it. */
-void dt_sessions_received(dt_sessions_t *sessions, uint64_t stream, const uint8_t *data,
-                          size_t size, int64_t now_ns);
+void dt_sessions_received(dt_sessions_t *sessions, uint64_t id, const uint8_t *data, size_t size,
+                          int64_t now_ns);
 /* Bytes that may wait to be written on a stream before it counts as stuck. */
-size_t dt_sessions_queue_max(const dt_sessions_t *sessions, uint64_t stream);
+size_t dt_sessions_queue_max(const dt_sessions_t *sessions, uint64_t id);
 /* It does not take what it is sent: `queued` bytes wait. Its stream is ended. */
-void dt_sessions_stuck(dt_sessions_t *sessions, uint64_t stream, size_t queued, int64_t now_ns);
-void dt_sessions_closed(dt_sessions_t *sessions, uint64_t stream, const char *text, int64_t now_ns);
+void dt_sessions_stuck(dt_sessions_t *sessions, uint64_t id, size_t queued, int64_t now_ns);
+void dt_sessions_closed(dt_sessions_t *sessions, uint64_t id, const char *text, int64_t now_ns);
 
 /* ---- time ---- */
 

@@ -201,7 +201,6 @@ typedef struct dt_session {
     uint64_t resumes;
     uint8_t token_hash[DT_SESSION_HASH_BYTES];
     uint8_t old_token_hash[DT_SESSION_HASH_BYTES];
-    bool has_old_token;
 
     /* order and flow */
     uint64_t next_sequence;
@@ -210,7 +209,6 @@ typedef struct dt_session {
     uint64_t bytes_done; /* of them executed by all */
     uint64_t window_bytes;
     uint64_t node_window_bytes;
-    uint32_t node_window_records;
     uint64_t results_bytes_max;
     uint64_t ack_sequence, ack_credit; /* as last sent */
     uint64_t bytes_acked;
@@ -227,22 +225,22 @@ typedef struct dt_session {
     uint32_t transfer_head, transfer_count, transfer_cap;
     uint64_t next_tensor, last_future, last_transfer, last_query;
     uint32_t tensors_max;
+    uint32_t node_window_records;
     dt_session_storage_t *storages;
     uint32_t storage_count, storage_cap, storage_free, storages_live;
     dt_session_signature_t **signatures; /* by id; NULL: not defined */
     uint32_t signature_cap, signatures_live;
     dt_session_mesh_t *meshes; /* by id */
     uint32_t mesh_cap;
+    uint32_t seed_count;
     uint64_t definition_bytes;
     dt_session_seed_t *seeds;
-    uint32_t seed_count;
     dt_session_future_t *futures; /* from future_head, rising */
     uint32_t future_head, future_count, future_cap;
     uint32_t future_answered; /* of them, the first ones: a lower bound */
     uint64_t futures_done;
     uint64_t results_bytes;             /* kept */
     Dtorch__V1__OperatorError **causes; /* each its own, packed apart */
-    uint32_t cause_count;
 
     /* nodes */
     dt_session_vdev_t *vdevs;
@@ -253,6 +251,7 @@ typedef struct dt_session {
     dt_list_t links;
     dt_list_t queries;
     uint32_t query_count;
+    uint32_t cause_count;
     uint64_t query_bytes;
 
     /* what people see */
@@ -276,6 +275,7 @@ typedef struct dt_session {
     int64_t step_ns;
     char ranges[DT_SESSION_RANGES_MAX][128];
     uint32_t range_depth; /* may be above DT_SESSION_RANGES_MAX */
+    bool has_old_token;
 } dt_session_t;
 
 /* ---- streams ---- */
@@ -469,7 +469,7 @@ void dt_session_pump(dt_sessions_t *sessions, dt_session_t *session);
 /* Move `executed`, give credit, drop packets. */
 void dt_session_settle(dt_sessions_t *sessions, dt_session_t *session);
 /* Answer a fetch here. */
-void dt_session_answer(dt_sessions_t *sessions, dt_session_t *session, uint64_t future,
+void dt_session_answer(dt_sessions_t *sessions, dt_session_t *session, uint64_t number,
                        uint32_t cause);
 /* Answer the queries to vdevs that have no device. */
 void dt_session_answer_queries(dt_sessions_t *sessions, dt_session_t *session);
@@ -498,9 +498,9 @@ Dtorch__V1__VdevBinding **dt_session_bindings(const dt_session_t *session,
 /* session_bulk.c */
 void dt_session_bulk_received(dt_sessions_t *sessions, dt_session_stream_t *stream,
                               const uint8_t *data, size_t size);
-/* A chunk came from a node: `chunk` is the packed BulkChunk. */
+/* A chunk came from a node: `data` is the packed BulkChunk. */
 void dt_session_bulk_from_link(dt_sessions_t *sessions, dt_session_link_t *link,
-                               const uint8_t *chunk, size_t size);
+                               const uint8_t *data, size_t size);
 /* The upload is over, for what was seen here. */
 void dt_session_bulk_fail(dt_sessions_t *sessions, dt_session_t *session, uint64_t transfer,
                           const Dtorch__V1__OperatorError *error);

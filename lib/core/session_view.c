@@ -389,7 +389,8 @@ static void ask_finish(dt_sessions_t *sessions, dt_session_ask_t *ask)
     Dtorch__V1__TensorList list = DTORCH__V1__TENSOR_LIST__INIT;
     char *names[DT_SESSION_NODES_MAX];
     dt_session_queued_t *queued;
-    qsort(ask->tensors, ask->tensor_count, sizeof(void *), by_size);
+    if (ask->tensors)
+        qsort(ask->tensors, ask->tensor_count, sizeof(void *), by_size);
     list.tensors = ask->tensors;
     list.n_tensors = ask->tensor_count < ask->limit ? ask->tensor_count : ask->limit;
     list.more = ask->is_cut || ask->tensor_count > ask->limit;
@@ -512,7 +513,7 @@ void dt_sessions_asks_turn(dt_sessions_t *sessions)
 
 void dt_session_ask_free(dt_sessions_t *sessions, dt_session_ask_t *ask)
 {
-    for (uint32_t i = 0; i < ask->tensor_count; i++)
+    for (uint32_t i = 0; ask->tensors && i < ask->tensor_count; i++)
         dtorch__v1__tensor_info__free_unpacked(ask->tensors[i], NULL);
     dt_list_remove(&ask->list);
     sessions->ask_count--;
