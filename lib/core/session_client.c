@@ -565,14 +565,15 @@ void dt_session_finish(dt_sessions_t *sessions, dt_session_t *session, const cha
     } else {
         sessions->away_count--;
     }
-    while (!dt_list_is_empty(&session->bulks)) {
-        dt_session_stream_t *bulk =
-            DT_CONTAINER_OF(session->bulks.next, dt_session_stream_t, bulk_list);
-        dt_session_stream_end(sessions, bulk, DT_OK, reason);
+    for (dt_list_t *at = session->bulks.next, *next; at != &session->bulks; at = next) {
+        next = at->next;
+        dt_session_stream_end(sessions, DT_CONTAINER_OF(at, dt_session_stream_t, bulk_list), DT_OK,
+                              reason);
     }
-    while (!dt_list_is_empty(&session->links))
-        dt_session_link_remove(
-            sessions, DT_CONTAINER_OF(session->links.next, dt_session_link_t, list), reason);
+    for (dt_list_t *at = session->links.next, *next; at != &session->links; at = next) {
+        next = at->next;
+        dt_session_link_remove(sessions, DT_CONTAINER_OF(at, dt_session_link_t, list), reason);
+    }
     dt_session_unbind(session);
     forget(sessions, session);
     dt_session_free(session);
