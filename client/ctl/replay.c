@@ -16,6 +16,7 @@
 #define SEND_MS       10000
 #define BEAT_NS       (200 * DT_CLOCK_MS_NS) /* below the shortest interval's patience */
 #define TURN_MS       20
+#define STALL_NS      (300 * DT_CLOCK_MS_NS) /* then bytes are asked for again */
 #define BYE_NS        (2 * DT_CLOCK_SECOND_NS)
 #define AHEAD_MAX     (8u << 20) /* of uploads, as the protocol says */
 #define DONE_COUNT    256u
@@ -50,7 +51,7 @@ struct player {
     size_t first_open;             /* those before it are done */
     uint64_t told_done;
     struct upload *uploads;
-    int64_t news_ns, beat_ns;
+    int64_t news_ns, beat_ns, bytes_ns; /* bytes_ns: of the last bytes that were of use */
     uint64_t beats;
 };
 
@@ -237,6 +238,7 @@ static dt_status_t on_data(struct player *p, const Dtorch__V1__BulkChunk *chunk,
     if (fits) {
         a->crc = dt_crc32c(a->crc, chunk->data.data, chunk->data.len);
         a->received += chunk->data.len;
+        p->bytes_ns = dt_clock_mono_ns(dt_clock_system());
     }
     uint64_t received = a->received;
     if (received == a->was.size_bytes)
@@ -319,6 +321,19 @@ static dt_status_t open_bulk(struct player *p, dt_error_t *err)
     return DT_OK;
 }
 
+/* Bytes that overtook their Result, on the other stream, were of no use: ask for them again. */
+static dt_status_t ask_again(struct player *p, dt_error_t *err)
+{
+    int64_t now_ns = dt_clock_mono_ns(dt_clock_system());
+    if (now_ns - p->bytes_ns < STALL_NS)
+        return DT_OK;
+    p->bytes_ns = now_ns;
+    for (size_t i = p->first_open; i < p->replayed->result_count; i++)
+        if (p->awaited[i].is_coming)
+            DT_TRY(say_received(p, p->awaited[i].was.future, p->awaited[i].received, true, err));
+    return DT_OK;
+}
+
 /* One turn of waiting: beats, confirmations, what comes. */
 static dt_status_t turn(struct player *p, dt_error_t *err)
 {
@@ -329,6 +344,7 @@ static dt_status_t turn(struct player *p, dt_error_t *err)
     if (has_bytes) {
         DT_TRY(open_bulk(p, err));
         DT_TRY(receive(p, p->bulk, 1, err));
+        DT_TRY(ask_again(p, err));
     }
     int64_t silent_ns = dt_clock_mono_ns(dt_clock_system()) - p->news_ns;
     if (silent_ns > p->options->patience_ms * DT_CLOCK_MS_NS)
