@@ -14,7 +14,7 @@ shard: base conf wire tensor ops shm shard
 core: base conf wire tensor ops shm shard core
 loop: base conf wire tensor ops shm loop
 device: base conf wire tensor ops shm loop device
-backend: base tensor device
+backend: base tensor device backend
 rpc: base conf wire tensor ops shm shard core loop device rpc pki
 transport: base conf wire tensor ops shm shard core loop device transport
 store: base conf wire tensor ops shm shard core loop device store
@@ -39,7 +39,7 @@ for dir in lib/*/; do
         bad=1
     fi
     pattern="\"(dtorch/v1|$(echo "$allowed" | tr ' ' '|'))/"
-    for file in lib/"$dir"/*.[ch]; do
+    for file in lib/"$dir"/*.[ch] lib/"$dir"/*/*.h lib/"$dir"/*/*.cpp; do
         [ -e "$file" ] || continue
         files=$((files + 1))
         wrong=$(grep -nE '^ *# *include *"' "$file" | grep -vE "$pattern")

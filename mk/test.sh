@@ -74,6 +74,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage systemd-root systemd-root
     await gcc
     stage unit check-unit
+    stage conformance check-conformance
     stage corpus check-corpus
     stage sim check-sim SEEDS=500
     stage component check-component

@@ -244,6 +244,11 @@ typedef struct dt_backend {
     /* Wait for everything that was started. May be NULL: op_execute returns when it is done.
      * Errors: DEVICE. */
     dt_status_t (*device_sync)(void *device, dt_error_t *err);
+
+    /* Tell what the next op_execute of `op` returns, where that is known before: for a backend that
+     * does not compute. Ownership: `outputs` stays until that op_execute returns. May be NULL: not
+     * told. Cannot fail. */
+    void (*op_expect)(void *device, void *op, const dt_backend_output_t *outputs, uint32_t count);
 } dt_backend_t;
 
 /* Bytes that every table of this ABI has: up to and with `enumerate`. Later entries may be NULL. */

@@ -6,6 +6,7 @@
 
 #include "device/builtin.h"
 #include "device/host.h"
+#include "device/ref_internal.h"
 #include "device/sysfile.h"
 #include "device/topology.h"
 
@@ -113,6 +114,19 @@ const dt_backend_t *dt_backend_ref(void)
         .enumerate = ref_enumerate,
         .refresh = ref_refresh,
         .close = ref_close,
+        .device_open = dt_ref_device_open,
+        .device_close = dt_ref_device_close,
+        .op_find = dt_ref_op_find,
+        .op_execute = dt_ref_op_execute,
+        .op_infer = dt_ref_op_infer,
+        .tensor_create = dt_ref_tensor_create,
+        .tensor_info = dt_ref_tensor_info,
+        .tensor_write = dt_ref_tensor_write,
+        .tensor_read = dt_ref_tensor_read,
+        .tensor_free = dt_ref_tensor_free,
+        .generator_seed = dt_ref_generator_seed,
+        .generator_use = dt_ref_generator_use,
+        .generator_free = dt_ref_generator_free,
     };
     return &table;
 }

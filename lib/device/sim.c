@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "device/builtin.h"
+#include "device/ref_internal.h"
 #include "device/sysfile.h"
 
 #define SIM_DRIVER "sim 1"
@@ -30,6 +31,8 @@ static const struct {
     {"lanes", 1, 64, offsetof(dt_sim_spec_t, lanes)},
     {"switch", 1, DT_DEVICE_MAX, offsetof(dt_sim_spec_t, switch_size)},
     {"numa", 1, DT_DEVICE_MAX, offsetof(dt_sim_spec_t, numa_nodes)},
+    {"tflops", 0, 1000000, offsetof(dt_sim_spec_t, tflops)},
+    {"gbs", 0, 1000000, offsetof(dt_sim_spec_t, gbs)},
 };
 
 static dt_status_t set_item(const char *key, const char *value, dt_sim_spec_t *spec,
@@ -59,7 +62,7 @@ static dt_status_t set_item(const char *key, const char *value, dt_sim_spec_t *s
         return DT_OK;
     }
     return dt_fail(err, DT_ERR_INVALID, "dt", 0,
-                   "unknown key; there are nvlink, lanes, switch, numa, memory, name");
+                   "unknown key; there are nvlink, lanes, switch, numa, tflops, gbs, memory, name");
 }
 
 static dt_status_t parse_item(char *item, bool is_first, dt_sim_spec_t *spec, dt_error_t *err)
@@ -323,6 +326,14 @@ static dt_status_t sim_open(const dt_backend_options_t *options, void **ret_ctx,
     return DT_OK;
 }
 
+static dt_status_t sim_device_open(void *ctx, const dt_backend_device_options_t *options,
+                                   void **ret_device, dt_error_t *err)
+{
+    const struct sim *sim = ctx;
+    (void)options;
+    return dt_sim_device_make(&sim->spec, ret_device, err);
+}
+
 const dt_backend_t *dt_backend_sim(void)
 {
     static const dt_backend_t table = {
@@ -333,6 +344,21 @@ const dt_backend_t *dt_backend_sim(void)
         .enumerate = sim_enumerate,
         .refresh = sim_refresh,
         .close = sim_close,
+        .device_open = sim_device_open,
+        .device_close = dt_sim_device_close,
+        .op_find = dt_sim_op_find,
+        .op_execute = dt_sim_op_execute,
+        .op_infer = dt_sim_op_infer,
+        .op_expect = dt_sim_op_expect,
+        .tensor_create = dt_sim_tensor_create,
+        .tensor_info = dt_sim_tensor_info,
+        .tensor_write = dt_sim_tensor_write,
+        .tensor_read = dt_sim_tensor_read,
+        .tensor_free = dt_ref_tensor_free,
+        .generator_seed = dt_ref_generator_seed,
+        .generator_use = dt_ref_generator_use,
+        .generator_free = dt_ref_generator_free,
+        .device_sync = dt_sim_device_sync,
     };
     return &table;
 }

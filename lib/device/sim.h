@@ -6,6 +6,8 @@
  *     switch=K   PCI switches with K devices each                         (default 2)
  *     numa=M     NUMA nodes that the devices are spread over in order     (default 1)
  *     memory=S   of each device, such as 80GiB                            (default 80GiB)
+ *     tflops=F   TFLOP/s that operators take time by                      (default 0: none)
+ *     gbs=B      GB/s of its memory, likewise                             (default 0: none)
  *     name=TEXT  model                                                    (default "DTorch
  * simulated device") Example: sim:8,nvlink=4,numa=2,memory=80GiB,name=H100
  *
@@ -33,6 +35,8 @@ typedef struct dt_sim_spec {
     int32_t lanes;
     int32_t switch_size;
     int32_t numa_nodes;
+    int32_t tflops;
+    int32_t gbs;
     uint64_t memory_bytes;
     char name[96];
 } dt_sim_spec_t;
@@ -47,5 +51,34 @@ DT_MUST_USE dt_status_t dt_sim_spec_parse(const char *text, dt_sim_spec_t *ret_s
 DT_MUST_USE dt_status_t dt_sim_faults_apply(const char *file, const char *text,
                                             dt_device_info_t *devices, bool *is_gone, int32_t count,
                                             dt_error_t *err);
+
+/* ---- executing nothing (sim_execute.c) ----
+ * Tensors have shapes and no data: what is written is dropped, what is read is zeros. Results are
+ * what op_expect said, else what `ref` would return, else refused. An operator takes as long as its
+ * bytes at `gbs` or its floating point operations at `tflops` do, whichever is longer; the executor
+ * sleeps that time in portions of a millisecond, so that rates are right and tiny operators cheap.
+ */
+DT_MUST_USE dt_status_t dt_sim_device_make(const dt_sim_spec_t *spec, void **ret_device,
+                                           dt_error_t *err);
+/* Entries of the table. */
+void dt_sim_device_close(void *device);
+dt_status_t dt_sim_op_find(void *device, const char *name, void **ret_op, dt_error_t *err);
+dt_status_t dt_sim_op_execute(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+                              void **ret_results, uint32_t result_max, uint32_t *ret_count,
+                              dt_error_t *err);
+dt_status_t dt_sim_op_infer(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+                            const dt_meta_t *inputs, uint32_t input_count,
+                            dt_backend_output_t *ret_outputs, uint32_t output_max,
+                            uint32_t *ret_count, dt_error_t *err);
+void dt_sim_op_expect(void *device, void *op, const dt_backend_output_t *outputs, uint32_t count);
+dt_status_t dt_sim_tensor_create(void *device, const dt_meta_t *meta, void **ret_tensor,
+                                 dt_error_t *err);
+dt_status_t dt_sim_tensor_info(void *device, void *tensor, dt_backend_tensor_t *ret_info,
+                               dt_error_t *err);
+dt_status_t dt_sim_tensor_write(void *device, void *tensor, uint64_t offset, const void *bytes,
+                                size_t size, dt_error_t *err);
+dt_status_t dt_sim_tensor_read(void *device, void *tensor, uint64_t offset, void *ret_bytes,
+                               size_t size, dt_error_t *err);
+dt_status_t dt_sim_device_sync(void *device, dt_error_t *err);
 
 #endif

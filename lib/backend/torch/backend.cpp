@@ -11,7 +11,7 @@
 #include <cstring>
 #include <torch/headeronly/version.h>
 
-#include "torch_internal.h"
+#include "backend/torch/torch_internal.h"
 
 extern "C" {
 #include "device/host.h"
@@ -260,6 +260,7 @@ const dt_backend_t table = {
     .generator_use = generator_use,
     .generator_free = generator_free,
     .device_sync = device_sync,
+    .op_expect = nullptr,
 };
 
 } // namespace

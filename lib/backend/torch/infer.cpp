@@ -5,7 +5,7 @@
 #include <ATen/core/enum_tag.h>
 #include <cstring>
 
-#include "torch_internal.h"
+#include "backend/torch/torch_internal.h"
 
 namespace dt_torch
 {

@@ -3,7 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <cstring>
 
-#include "torch_internal.h"
+#include "backend/torch/torch_internal.h"
 
 namespace dt_torch
 {

@@ -4,7 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
-#include "torch_internal.h"
+#include "backend/torch/torch_internal.h"
 
 namespace dt_torch
 {

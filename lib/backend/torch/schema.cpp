@@ -2,7 +2,7 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 
-#include "torch_internal.h"
+#include "backend/torch/torch_internal.h"
 
 namespace dt_torch
 {

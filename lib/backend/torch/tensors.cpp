@@ -4,7 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <cstring>
 
-#include "torch_internal.h"
+#include "backend/torch/torch_internal.h"
 
 namespace dt_torch
 {

@@ -2,7 +2,7 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
 
-#include "torch_internal.h"
+#include "backend/torch/torch_internal.h"
 
 namespace dt_torch
 {
