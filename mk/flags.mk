@@ -22,6 +22,6 @@ BASE_CFLAGS := -std=gnu11 -g -D_GNU_SOURCE $(OPT_$(PRESET)) -fno-omit-frame-poin
 CFLAGS_GEN := $(BASE_CFLAGS)
 CFLAGS_ALL := $(BASE_CFLAGS) $(WARN) $(CFLAGS)
 LDFLAGS_ALL := $(OPT_$(PRESET)) -Wl,--as-needed -Wl,-z,relro,-z,now $(if $(filter dev release,$(PRESET)),-pie) $(LDFLAGS)
-LDLIBS_ALL := $(GRPC_LIBS) -lgpr $(UV_LIBS) $(PROTOBUFC_LIBS) $(MICROHTTPD_LIBS) $(CRYPTO_LIBS) -ldl -lpthread
+LDLIBS_ALL := $(GRPC_LIBS) -lgpr $(UV_LIBS) $(PROTOBUFC_LIBS) $(MICROHTTPD_LIBS) $(CRYPTO_LIBS) -ldl -lpthread -lm
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(Q),@printf '  %-5s %s\n' '$(1)' '$(2)')

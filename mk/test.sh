@@ -75,6 +75,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     await gcc
     stage unit check-unit
     stage conformance check-conformance
+    stage torch check-torch
     stage corpus check-corpus
     stage sim check-sim SEEDS=500
     stage component check-component

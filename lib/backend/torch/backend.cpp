@@ -57,14 +57,26 @@ dt_status_t status_of_exception(dt_error_t *err) noexcept
     }
 }
 
+namespace
+{
+/* Warnings are for a program's author, and standard error is the agent's log. */
+struct NoWarnings final : c10::WarningHandler {
+    void process(const c10::Warning &) override
+    {
+    }
+};
+} // namespace
+
 void enter_thread(Device *device)
 {
+    static NoWarnings no_warnings;
     static thread_local bool is_entered;
     if (is_entered)
         return;
     is_entered = true;
     at::set_num_threads(device->threads); /* OpenMP's count belongs to the calling thread */
-    new c10::InferenceMode(true);         /* left in place for the thread's whole life */
+    c10::WarningUtils::set_warning_handler(&no_warnings);
+    new c10::InferenceMode(true); /* left in place for the thread's whole life */
 }
 
 namespace

@@ -94,6 +94,40 @@ bool may_run_on_zeros(const Question &q)
     return q.device->where.is_cpu() && !draws(*q.op) && bytes <= zeros_bytes_max;
 }
 
+/* False: there is no Meta kernel. */
+bool ask_meta(const Question &q, dt_backend_output_t *ret_outputs, uint32_t output_max,
+              uint32_t *ret_count, dt_status_t *ret_status, dt_error_t *err)
+{
+    if (q.op->is_meta_missing)
+        return false;
+    try {
+        *ret_status =
+            ask(q, c10::Device(c10::DeviceType::Meta), ret_outputs, output_max, ret_count, err);
+        return true;
+    } catch (const c10::NotImplementedError &) {
+        q.op->is_meta_missing = true;
+        return false;
+    }
+}
+
+dt_status_t answer(const Question &q, dt_backend_output_t *ret_outputs, uint32_t output_max,
+                   uint32_t *ret_count, dt_error_t *err)
+{
+    const char *name = q.op->name.c_str();
+    dt_status_t status;
+    if (ask_meta(q, ret_outputs, output_max, ret_count, &status, err))
+        return status;
+    if (!may_run_on_zeros(q))
+        return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s has no Meta kernel", name);
+    try {
+        return ask(q, q.device->where, ret_outputs, output_max, ret_count, err);
+    } catch (const NotKnown &) {
+        throw;
+    } catch (const std::exception &) { /* zeros may be what it refuses: singular, divisor, index */
+        return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s refuses zeros", name);
+    }
+}
+
 } // namespace
 
 dt_status_t op_infer(void *arg, void *op_arg, const dt_value_t *args, uint32_t arg_count,
@@ -101,32 +135,18 @@ dt_status_t op_infer(void *arg, void *op_arg, const dt_value_t *args, uint32_t a
                      dt_backend_output_t *ret_outputs, uint32_t output_max, uint32_t *ret_count,
                      dt_error_t *err)
 {
-    Question q{static_cast<Device *>(arg),
-               static_cast<Op *>(op_arg),
-               args,
-               arg_count,
-               inputs,
-               input_count};
-    enter_thread(q.device);
-    if (q.op->is_dynamic)
+    Device *device = static_cast<Device *>(arg);
+    Op *op = static_cast<Op *>(op_arg);
+    Question q{device, op, args, arg_count, inputs, input_count};
+    enter_thread(device);
+    if (op->is_dynamic)
         return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s: sizes depend on values",
-                       q.op->name.c_str());
+                       op->name.c_str());
     return guarded(err, [&] {
-        if (!q.op->is_meta_missing) {
-            try {
-                return ask(q, c10::Device(c10::DeviceType::Meta), ret_outputs, output_max,
-                           ret_count, err);
-            } catch (const c10::NotImplementedError &) {
-                q.op->is_meta_missing = true;
-            }
-        }
-        if (!may_run_on_zeros(q))
-            return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s has no Meta kernel",
-                           q.op->name.c_str());
         try {
-            return ask(q, q.device->where, ret_outputs, output_max, ret_count, err);
-        } catch (const c10::Error &) { /* zeros may be what it refuses: singular, divisor, index */
-            return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s refuses zeros", q.op->name.c_str());
+            return answer(q, ret_outputs, output_max, ret_count, err);
+        } catch (const NotKnown &e) {
+            return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s: %s", op->name.c_str(), e.what());
         }
     });
 }

@@ -28,6 +28,11 @@ struct ValueMismatch : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+/* A question that has no answer without the values. */
+struct NotKnown : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 /* What a schema argument takes. */
 enum class Kind : uint8_t {
     tensor,

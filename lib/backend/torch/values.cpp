@@ -45,11 +45,10 @@ at::Scalar as_scalar(const Argument &argument, const dt_value_t &v)
     }
 }
 
-at::Tensor tensor_at(const dt_value_t &v, void *handle, Call &call)
+at::Tensor tensor_at(void *handle, Call &call)
 {
     if (!call.inputs)
         return borrow(handle);
-    (void)v;
     return call.inputs->at(call.next_input++);
 }
 
@@ -57,7 +56,7 @@ void push_tensor(const Argument &argument, const dt_value_t &v, Call &call,
                  std::vector<c10::IValue> &stack)
 {
     if (v.tag == DT_VALUE_TENSOR) {
-        stack.emplace_back(tensor_at(v, v.handle, call));
+        stack.emplace_back(tensor_at(v.handle, call));
         return;
     }
     at::Tensor number = c10::scalar_to_tensor(as_scalar(argument, v));
@@ -83,7 +82,7 @@ void push_tensors(const Argument &argument, const dt_value_t &v, Call &call,
         for (uint32_t i = 0; i < v.count; i++)
             list.push_back(is_none(v, i, call)
                                ? at::Tensor()
-                               : tensor_at(v, call.inputs ? nullptr : v.handles[i], call));
+                               : tensor_at(call.inputs ? nullptr : v.handles[i], call));
         stack.emplace_back(std::move(list));
         return;
     }
@@ -92,7 +91,7 @@ void push_tensors(const Argument &argument, const dt_value_t &v, Call &call,
     for (uint32_t i = 0; i < v.count; i++)
         list.push_back(is_none(v, i, call) ? std::nullopt
                                            : std::optional<at::Tensor>(tensor_at(
-                                                 v, call.inputs ? nullptr : v.handles[i], call)));
+                                                 call.inputs ? nullptr : v.handles[i], call)));
     stack.emplace_back(std::move(list));
 }
 
@@ -192,6 +191,34 @@ void push_device(const Argument &argument, const dt_value_t &v, const Call &call
     stack.emplace_back(is_meta ? c10::Device(c10::DeviceType::Meta) : call.where);
 }
 
+/* A question may not touch the streams, which are the executor's; nothing draws then. */
+void push_generator(const Argument &argument, const dt_value_t &v, Call &call,
+                    std::vector<c10::IValue> &stack)
+{
+    if (v.tag != DT_VALUE_GENERATOR)
+        mismatch(argument, "expected a random stream");
+    if (call.inputs && argument.is_optional)
+        stack.emplace_back();
+    else if (call.inputs)
+        throw NotKnown("a random stream");
+    else
+        stack.emplace_back(stream_of(call.device, (uint32_t)v.number));
+}
+
+/* A number that each operator record brings anew: metadata does not depend on it where it may be a
+ * float, but for factories. */
+dt_value_t stand_in(const Op &op, const Argument &argument)
+{
+    dt_value_t value{};
+    bool is_number = argument.kind == Kind::real || argument.kind == Kind::scalar ||
+                     argument.kind == Kind::tensor;
+    if (!is_number || op.is_factory)
+        throw NotKnown("argument '" + argument.name + "' is not known yet");
+    value.tag = DT_VALUE_DOUBLE;
+    value.real = 1.0;
+    return value;
+}
+
 void push_value(const Op &op, const Argument &argument, const dt_value_t &v, Call &call,
                 std::vector<c10::IValue> &stack)
 {
@@ -199,6 +226,8 @@ void push_value(const Op &op, const Argument &argument, const dt_value_t &v, Cal
         return push_default(op, argument, call, stack);
     if (v.tag == DT_VALUE_NONE)
         return push_none(op, argument, call, stack);
+    if (v.tag == DT_VALUE_DYNAMIC && call.inputs)
+        return push_value(op, argument, stand_in(op, argument), call, stack);
     switch (argument.kind) {
     case Kind::tensor:
         return push_tensor(argument, v, call, stack);
@@ -238,14 +267,11 @@ void push_value(const Op &op, const Argument &argument, const dt_value_t &v, Cal
     case Kind::device:
         return push_device(argument, v, call, stack);
     case Kind::generator:
-        if (v.tag != DT_VALUE_GENERATOR)
-            mismatch(argument, "expected a random stream");
-        stack.emplace_back(stream_of(call.device, (uint32_t)v.number));
-        return;
+        return push_generator(argument, v, call, stack);
     case Kind::storage:
         if (v.tag != DT_VALUE_STORAGE)
             mismatch(argument, "expected a storage");
-        stack.emplace_back(tensor_at(v, v.handle, call).storage());
+        stack.emplace_back(tensor_at(v.handle, call).storage());
         return;
     case Kind::unsupported:
         break;
