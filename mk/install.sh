@@ -33,4 +33,13 @@ install -m 0644 deploy/dtorch.tmpfiles "$lib/tmpfiles.d/dtorch.conf"
 install -d "$root$prefix/share/bash-completion/completions"
 "$build/bin/dtorchctl" completion bash >"$root$prefix/share/bash-completion/completions/dtorchctl"
 put 0644 "$root$prefix/share/doc/dtorch" README.md LICENSE docs/ARCHITECTURE.md
+# libdtorch: programs link with libdtorch.so and load libdtorch.so.0.
+install -d "$lib"
+install -m 0755 "$build/lib/libdtorch.so" "$lib/libdtorch.so.0"
+ln -sf libdtorch.so.0 "$lib/libdtorch.so"
+put 0644 "$root$prefix/include/dtorch" client/include/dtorch/dtorch.h
+install -d "$lib/pkgconfig"
+sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$(cat "$build/version")|" client/libdtorch.pc.in >"$lib/pkgconfig/libdtorch.pc"
+chmod 0644 "$lib/pkgconfig/libdtorch.pc"
+put 0644 "$root$prefix/share/dtorch/examples" client/examples/*.c
 echo "installed into ${root:-/}: programs in $prefix, units in $prefix/lib/systemd; next: dtorchctl setup"

@@ -174,12 +174,16 @@ static bool take_data(dt_session_t *session, const struct chunk *chunk, uint64_t
 {
     dt_future_t *future = dt_client_future_find(session, chunk->transfer);
     uint64_t end;
+    if (future && dt_list_is_empty(&future->link))
+        future->has_missed = true;
     if (!future || dt_list_is_empty(&future->link) ||
         __builtin_add_overflow(chunk->offset, chunk->data_bytes, &end) || end > future->size)
         return false; /* not wanted any more, or not yet: it will be asked for again */
     if (chunk->offset > future->received ||
         chunk->crc != dt_crc32c(0, chunk->data, chunk->data_bytes)) {
-        *ret_restart = true;
+        *ret_restart = !future->has_asked || future->asked_at != future->received;
+        future->has_asked = true; /* once: what is on its way behind the hole comes in vain */
+        future->asked_at = future->received;
     } else if (end > future->received) {
         size_t skip = (size_t)(future->received - chunk->offset);
         memcpy(future->data + future->received, chunk->data + skip, chunk->data_bytes - skip);
@@ -241,6 +245,7 @@ static void begin_again(dt_session_t *session)
     }
     for (dt_list_t *at = session->downloads.next; at != &session->downloads; at = at->next) {
         dt_future_t *future = DT_CONTAINER_OF(at, dt_future_t, link);
+        future->has_missed = false;
         say_received(session, future->number, future->received, true);
     }
     pthread_mutex_unlock(&session->lock);
@@ -268,6 +273,22 @@ static void dial(dt_session_t *session)
     begin_again(session);
 }
 
+/* Ask for what came too early. Lock not held. */
+static void ask_missed(dt_session_t *session)
+{
+    pthread_mutex_lock(&session->lock);
+    for (dt_list_t *at = session->downloads.next; at != &session->downloads; at = at->next) {
+        dt_future_t *future = DT_CONTAINER_OF(at, dt_future_t, link);
+        if (!future->has_missed)
+            continue;
+        future->has_missed = false;
+        future->has_asked = true;
+        future->asked_at = future->received;
+        say_received(session, future->number, future->received, true);
+    }
+    pthread_mutex_unlock(&session->lock);
+}
+
 /* The next upload that has something to send, and the bytes that are on their way. */
 static dt_client_upload_t *next_upload(dt_session_t *session)
 {
@@ -291,15 +312,20 @@ void dt_client_bulk_pump(dt_session_t *session)
     pthread_mutex_lock(&session->lock);
     bool has_work = !dt_list_is_empty(&session->uploads) || !dt_list_is_empty(&session->downloads);
     pthread_mutex_unlock(&session->lock);
+    int64_t now_ns = dt_loop_now_ns();
+    if (has_work && !io->is_bulk_busy)
+        io->bulk_progress_ns = now_ns;
+    io->is_bulk_busy = has_work;
     if (!has_work || !io->is_welcome || io->is_closing)
         return;
-    int64_t now_ns = dt_loop_now_ns();
     if (!io->bulk) {
         if (now_ns < io->bulk_retry_ns)
             return;
         dial(session);
     } else if (now_ns - io->bulk_progress_ns > STALL_NS) {
         begin_again(session);
+    } else {
+        ask_missed(session);
     }
     while (io->bulk && (upload = next_upload(session)) != NULL)
         if (!say_chunk(session, upload))

@@ -115,7 +115,10 @@ struct dt_future {
     dt_meta_t meta;
     uint8_t *data;
     size_t size;
-    size_t received;       /* of a transfer */
+    size_t received; /* of a transfer */
+    bool has_missed; /* bytes came before the result that they belong to */
+    bool has_asked;  /* to begin again at asked_at */
+    size_t asked_at;
     dt_list_t link;        /* in `downloads` */
     dt_failure_t *failure; /* when status is not DT_OK */
 };
@@ -227,6 +230,7 @@ typedef struct dt_client_io {
     dt_timer_t *tick, *beat, *redial, *patience;
     dt_rpc_stream_t *stream, *bulk;
     bool is_welcome;          /* the stream has been welcomed */
+    bool is_bulk_busy;        /* something was to be moved at the last look */
     int64_t bulk_retry_ns;    /* not dialled again before */
     int64_t bulk_progress_ns; /* when bytes of a transfer were last confirmed or came */
     uint8_t *bulk_buffer;     /* of one chunk that is sent */

@@ -1,0 +1,369 @@
+/* The figures of the operator stream: `make bench`. libdtorch against real daemons of the release
+ * build; one JSON line a figure, as tests/bench/figures.c prints them.
+ * usage: stream [KEY...]     no KEY: all. Exit status 3: none of the keys is one of these */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/clienttest.h"
+
+#define RUNS_MAX 4000
+
+struct samples {
+    double values[RUNS_MAX];
+    int count;
+};
+
+static double now_us(void)
+{
+    struct timespec at;
+    (void)clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
+}
+
+/* Processor time of this process, all of its threads. */
+static double cpu_us(void)
+{
+    struct rusage use;
+    (void)getrusage(RUSAGE_SELF, &use);
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1e6 +
+           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static void add(struct samples *samples, double value)
+{
+    if (samples->count < RUNS_MAX)
+        samples->values[samples->count++] = value;
+}
+
+struct figure {
+    const char *key, *unit, *better, *peer;
+    double peer_value, goal;
+};
+
+static void report(const struct figure *figure, struct samples *samples)
+{
+    const double *v = samples->values;
+    int n = samples->count;
+    qsort(samples->values, (size_t)n, sizeof *v, by_value);
+    (void)printf("{\"figure\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"better\":\"%s\","
+                 "\"peer\":\"%s\",\"peer_value\":%.4g,\"goal\":%.4g,\"runs\":%d,\"spread\":%.4g}\n",
+                 figure->key, v[n / 2], figure->unit, figure->better, figure->peer,
+                 figure->peer_value, figure->goal, n, v[3 * n / 4] - v[n / 4]);
+    (void)fflush(stdout);
+}
+
+/* ---- a session with one operator that is submitted by number ---- */
+
+struct bed {
+    dt_testcluster_t *tc;
+    dt_session_t *session;
+    dt_tensor_t *one; /* float32 (1,) */
+    uint32_t sig;     /* aten::add.Tensor(one, one) */
+};
+
+static bool has_torch(void)
+{
+    return strcmp(dt_clienttest_devices(), "ref") != 0;
+}
+
+static void define_add(struct bed *bed)
+{
+    static const float value = 1;
+    static const int64_t sizes[] = {1};
+    dt_operand_t operands[2] = {0};
+    dt_failure_t failure = {0};
+    const dt_value_t args[] = {dt_arg_tag(DT_VALUE_TENSOR), dt_arg_tag(DT_VALUE_TENSOR)};
+    dt_operation_t add = {.name = "aten::add.Tensor",
+                          .args = args,
+                          .arg_count = 2,
+                          .inputs = operands,
+                          .input_count = 2};
+    bed->one = dt_clienttest_f32(bed->session, 1, sizes, &value);
+    dt_status_t status =
+        dt_describe(DT_DTYPE_F32, 1, sizes, NULL, &operands[0].meta, &failure.error);
+    operands[1] = operands[0];
+    const dt_output_t output = {.alias = DT_ALIAS_FRESH, .meta = operands[0].meta};
+    if (status == DT_OK)
+        status = dt_signature_define(bed->session, &add, &output, 1, 0, &bed->sig, &failure.error);
+    if (status != DT_OK)
+        dt_test_die("define: %s", failure.error.text);
+}
+
+static struct bed make_bed(const char *devices, bool use_tcp)
+{
+    struct bed bed = {0};
+    char conf[128], address[64];
+    (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\nLogLevel=warning\n", devices);
+    bed.tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1,
+                                                              .worker_conf = conf,
+                                                              .controller_conf = "LogLevel=warning",
+                                                              .use_tcp = use_tcp});
+    (void)snprintf(address, sizeof address, "127.0.0.1:%d", dt_testcluster_port(bed.tc));
+    bed.session = dt_clienttest_connect(bed.tc, use_tcp ? address : NULL, NULL);
+    define_add(&bed);
+    return bed;
+}
+
+static void end_bed(struct bed *bed)
+{
+    dt_tensor_free(bed->one);
+    dt_clienttest_disconnect(bed->session);
+    (void)dt_testcluster_stop(bed->tc);
+}
+
+static uint64_t submit(struct bed *bed)
+{
+    uint64_t id = dt_tensor_id(bed->one), out;
+    const uint64_t inputs[] = {id, id};
+    if (dt_submit(bed->session, bed->sig, inputs, 2, NULL, 0, &out, 1, NULL) != DT_OK)
+        dt_test_die("submit");
+    return out;
+}
+
+static void synchronize(struct bed *bed)
+{
+    dt_error_t err;
+    if (dt_synchronize(bed->session, DT_TESTCLUSTER_PATIENCE_MS, &err) != DT_OK)
+        dt_test_die("synchronize: %s", err.text);
+}
+
+/* Operators that are submitted and freed without waiting. */
+static void run_ops(struct bed *bed, int count)
+{
+    for (int i = 0; i < count; i++) {
+        uint64_t out = submit(bed);
+        dt_free_ids(bed->session, &out, 1);
+    }
+}
+
+/* ---- figures ---- */
+
+static void pipeline(const char *devices, int count, const struct figure *ops,
+                     const struct figure *cpu, const struct figure *bytes)
+{
+    struct bed bed = make_bed(devices, false);
+    struct samples rate = {.count = 0}, cost = {.count = 0}, size = {.count = 0};
+    run_ops(&bed, 1000);
+    synchronize(&bed);
+    for (int run = 0; run < 5; run++) {
+        dt_session_info_t before = {.struct_size = sizeof before}, after = before;
+        (void)dt_session_info(bed.session, &before);
+        double begin_us = now_us(), begin_cpu_us = cpu_us();
+        run_ops(&bed, count);
+        double submitted_cpu_us = cpu_us();
+        synchronize(&bed);
+        add(&rate, count / ((now_us() - begin_us) / 1e6));
+        add(&cost, (submitted_cpu_us - begin_cpu_us) * 1e3 / count);
+        (void)dt_session_info(bed.session, &after);
+        add(&size, (double)(after.bytes - before.bytes) / count);
+    }
+    report(ops, &rate);
+    if (cpu)
+        report(cpu, &cost);
+    if (bytes)
+        report(bytes, &size);
+    end_bed(&bed);
+}
+
+static void bench_pipeline_sim(void)
+{
+    static const struct figure ops = {"pipeline_sim_ops", "op/s", "higher", "Monarch", 2800, 4e6};
+    static const struct figure cpu = {"client_op_c_ns", "ns", "lower", "PyTorch eager", 870, 100};
+    static const struct figure bytes = {"wire_op_bytes", "B", "lower", "ggml RPC", 304, 16};
+    pipeline("sim:1", 2000000, &ops, &cpu, &bytes);
+}
+
+static void bench_pipeline_torch(void)
+{
+    static const struct figure ops = {"pipeline_torch_ops", "op/s", "higher",
+                                      "torch.rpc",          8500,   1e6};
+    if (has_torch())
+        pipeline(dt_clienttest_devices(), 500000, &ops, NULL, NULL);
+}
+
+static void roundtrip(bool use_tcp, const struct figure *figure)
+{
+    struct bed bed = make_bed(dt_clienttest_devices(), use_tcp);
+    struct samples us = {.count = 0};
+    for (int run = 0; run < 2200; run++) {
+        dt_future_t *future;
+        double begin_us = now_us();
+        uint64_t out = submit(&bed);
+        if (dt_fetch_id(bed.session, out, &future, NULL) != DT_OK ||
+            dt_future_wait(future, -1, NULL) != DT_OK)
+            dt_test_die("fetch");
+        if (run >= 200)
+            add(&us, now_us() - begin_us);
+        dt_future_free(future);
+        dt_free_ids(bed.session, &out, 1);
+    }
+    report(figure, &us);
+    end_bed(&bed);
+}
+
+static void bench_roundtrip_unix(void)
+{
+    static const struct figure figure = {"op_roundtrip_us", "us", "lower", "ggml RPC", 59, 130};
+    roundtrip(false, &figure);
+}
+
+static void bench_roundtrip_tcp(void)
+{
+    static const struct figure figure = {"op_roundtrip_tcp_us", "us", "lower",
+                                         "torch.rpc",           160,  170};
+    roundtrip(true, &figure);
+}
+
+static void bench_bulk(void)
+{
+    static const struct figure up = {"upload_gbs", "GB/s", "higher", "torch.rpc", 1.9, 3};
+    static const struct figure down = {"fetch_gbs", "GB/s", "higher", "torch.rpc", 1.9, 3};
+    enum { BYTES = 64 << 20 };
+    struct bed bed = make_bed(dt_clienttest_devices(), true);
+    struct samples sent = {.count = 0}, got = {.count = 0};
+    static float data[BYTES / sizeof(float)];
+    const int64_t sizes[] = {BYTES / sizeof(float)};
+    for (int run = 0; run < 5; run++) {
+        double begin_us = now_us();
+        memset(data, run + 1, sizeof data);
+        begin_us = now_us();
+        dt_tensor_t *tensor = dt_clienttest_f32(bed.session, 1, sizes, data);
+        synchronize(&bed);
+        dt_tensor_t *last = dt_clienttest_call2(bed.session, "aten::add.Tensor", bed.one, bed.one);
+        float value;
+        dt_clienttest_read(last, &value, sizeof value);
+        add(&sent, BYTES / (now_us() - begin_us) / 1e3);
+        begin_us = now_us();
+        dt_clienttest_read(tensor, data, sizeof data);
+        add(&got, BYTES / (now_us() - begin_us) / 1e3);
+        dt_tensor_free(last);
+        dt_tensor_free(tensor);
+    }
+    report(&up, &sent);
+    report(&down, &got);
+    end_bed(&bed);
+}
+
+static const char add500_py[] = "import time, torch\n"
+                                "torch.set_num_threads(1)\n"
+                                "x, y = torch.ones(1), torch.ones(1)\n"
+                                "best = []\n"
+                                "for run in range(60):\n"
+                                "    begin = time.perf_counter()\n"
+                                "    for _ in range(500): z = x + y\n"
+                                "    z.item()\n"
+                                "    best.append(time.perf_counter() - begin)\n"
+                                "print(sorted(best)[30] * 1e6)\n";
+
+/* PyTorch's time for the same, by its own Python; NAN where there is none. */
+static double add500_eager_us(void)
+{
+    const char *args[] = {"-c", add500_py, NULL};
+    char python[1024];
+    (void)snprintf(python, sizeof python, "%s/../../venv/bin/python", getenv("DT_TEST_BIN"));
+    if (access(python, X_OK) != 0)
+        return NAN;
+    dt_testrun_t run = dt_testrun_program(python, args, NULL);
+    double us = run.code == 0 ? strtod(run.out, NULL) : NAN;
+    dt_testrun_fini(&run);
+    return us;
+}
+
+static void bench_add500(void)
+{
+    struct figure figure = {"add500_c_ratio", "ratio", "lower", "reference", 1.37, 0.6};
+    double eager_us = has_torch() ? add500_eager_us() : NAN;
+    struct samples ratio = {.count = 0};
+    if (isnan(eager_us))
+        return;
+    struct bed bed = make_bed(dt_clienttest_devices(), false);
+    const dt_value_t args[] = {dt_arg_tensor(bed.one), dt_arg_tensor(bed.one)};
+    for (int run = 0; run < 60; run++) {
+        double begin_us = now_us();
+        dt_tensor_t *sum = NULL;
+        float value;
+        for (int i = 0; i < 500; i++) {
+            dt_tensor_free(sum);
+            sum = dt_clienttest_call(bed.session, "aten::add.Tensor", args, 2);
+        }
+        dt_clienttest_read(sum, &value, sizeof value);
+        add(&ratio, (now_us() - begin_us) / eager_us);
+        dt_tensor_free(sum);
+    }
+    report(&figure, &ratio);
+    end_bed(&bed);
+}
+
+/* From dt_connect() to the first result; the backend's own load time is in it. */
+static void bench_private(void)
+{
+    static const struct figure figure = {"private_start_ms", "ms", "lower", "", 0, 500};
+    struct samples ms = {.count = 0};
+    for (int run = 0; run < 7; run++) {
+        dt_connect_options_t options = {.struct_size = sizeof options,
+                                        .flags = DT_CONNECT_PRIVATE,
+                                        .bin_dir = getenv("DT_TEST_BIN"),
+                                        .private_devices = "ref"};
+        dt_session_t *session;
+        dt_error_t err;
+        const float value = 1;
+        float is;
+        double begin_us = now_us();
+        if (dt_connect(&options, &session, &err) != DT_OK)
+            dt_test_die("connect: %s", err.text);
+        dt_tensor_t *x = dt_clienttest_f32(session, 0, NULL, &value);
+        dt_clienttest_read(x, &is, sizeof is);
+        add(&ms, (now_us() - begin_us) / 1e3);
+        dt_tensor_free(x);
+        dt_clienttest_disconnect(session);
+    }
+    report(&figure, &ms);
+}
+
+static const struct {
+    const char *keys; /* each with a space around */
+    void (*run)(void);
+} benches[] = {
+    {" client_op_c_ns wire_op_bytes pipeline_sim_ops ", bench_pipeline_sim},
+    {" pipeline_torch_ops ", bench_pipeline_torch},
+    {" op_roundtrip_us ", bench_roundtrip_unix},
+    {" op_roundtrip_tcp_us ", bench_roundtrip_tcp},
+    {" upload_gbs fetch_gbs ", bench_bulk},
+    {" add500_c_ratio ", bench_add500},
+    {" private_start_ms ", bench_private},
+};
+
+static bool is_wanted(const char *keys, int argc, char **argv)
+{
+    char word[64];
+    if (argc <= 1)
+        return true;
+    for (int i = 1; i < argc; i++) {
+        (void)snprintf(word, sizeof word, " %s ", argv[i]);
+        if (strstr(keys, word))
+            return true;
+    }
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    int ran = 0;
+    for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
+        if (is_wanted(benches[i].keys, argc, argv)) {
+            benches[i].run();
+            ran++;
+        }
+    return ran ? 0 : 3;
+}
