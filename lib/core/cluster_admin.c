@@ -32,6 +32,8 @@ void dt_cluster_reply_error(dt_cluster_t *cluster, uint64_t ticket, dt_status_t 
     dt_cluster_push(cluster, queued);
 }
 
+#define TEXT_PENDING "%" PRIu32 " changes wait for the journal, which is the bound"
+
 void dt_cluster_reply_when_durable(dt_cluster_t *cluster, uint64_t ticket,
                                    uint64_t journal_sequence, const ProtobufCMessage *message)
 {
@@ -49,6 +51,13 @@ void dt_cluster_reply_when_durable(dt_cluster_t *cluster, uint64_t ticket,
     if (journal_sequence <= cluster->journal_durable) {
         free(pending);
         dt_cluster_push(cluster, reply);
+        return;
+    }
+    /* A change made sure of its place first; what is left is a request that was sent again. */
+    if (cluster->pending_count >= cluster->admin_pending_max) {
+        free(pending);
+        free(reply);
+        dt_cluster_reply_error(cluster, ticket, DT_ERR_AGAIN, TEXT_PENDING, cluster->pending_count);
         return;
     }
     dt_list_init(&pending->link);
@@ -100,9 +109,7 @@ bool dt_cluster_admin_may_change(dt_cluster_t *cluster, uint64_t ticket, uint32_
         return false;
     }
     if (cluster->pending_count >= cluster->admin_pending_max) {
-        dt_cluster_reply_error(cluster, ticket, DT_ERR_AGAIN,
-                               "%" PRIu32 " changes wait for the journal, which is the bound",
-                               cluster->pending_count);
+        dt_cluster_reply_error(cluster, ticket, DT_ERR_AGAIN, TEXT_PENDING, cluster->pending_count);
         return false;
     }
     return true;

@@ -26,6 +26,7 @@
 #define ACCEPT_BATCH       64                     /* connections accepted in one turn */
 #define ACCEPT_SLICE_NS    (2 * DT_RPC_NS_PER_MS) /* and the time that it may take */
 #define BREATH_NS          DT_RPC_NS_PER_MS       /* then at least as long for those we have */
+#define BREATH_MAX_NS      (4 * DT_RPC_NS_PER_MS) /* a slice that took longer was not on the CPU */
 #define CHURN_MAX          200 /* connections of a second that may go without a call */
 #define BACKLOG            1024
 #define SWEEP_NS           (1000 * DT_RPC_NS_PER_MS)
@@ -318,7 +319,10 @@ static void rest(dt_rpc_listener_t *listener, int64_t began_ns)
     int64_t took_ns = now_ns - began_ns;
     listener->is_resting = true;
     dt_watch_set(listener->watch, 0);
-    dt_timer_arm(listener->server->breath, now_ns + (took_ns > BREATH_NS ? took_ns : BREATH_NS));
+    int64_t rest_ns = took_ns < BREATH_NS ? BREATH_NS : took_ns;
+    if (rest_ns > BREATH_MAX_NS)
+        rest_ns = BREATH_MAX_NS;
+    dt_timer_arm(listener->server->breath, now_ns + rest_ns);
 }
 
 static void on_breath(void *arg, int64_t deadline_ns)

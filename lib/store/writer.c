@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -123,6 +124,12 @@ void dt_store_writer_close(dt_store_writer_t *writer)
     writer->fd = -1;
 }
 
+static bool is_removed(int fd)
+{
+    struct stat info;
+    return fstat(fd, &info) == 0 && info.st_nlink == 0;
+}
+
 bool dt_store_writer_put(dt_store_writer_t *writer, const uint8_t *data, size_t size,
                          uint64_t sequence)
 {
@@ -153,6 +160,10 @@ bool dt_store_writer_put(dt_store_writer_t *writer, const uint8_t *data, size_t 
         (void)io->truncate(io->arg, writer->fd, (off_t)writer->offset);
         errno = number;
         return failed(writer, "cannot sync the journal");
+    }
+    if (is_removed(writer->fd)) { /* what is in it now, nobody will find again */
+        errno = ENOENT;
+        return failed(writer, "cannot write the journal, whose file was removed");
     }
     writer->offset += size;
     return true;

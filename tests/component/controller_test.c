@@ -330,6 +330,34 @@ Test(controller, a_restart_keeps_drains_labels_events_and_identity)
     stop(tc);
 }
 
+static bool is_journal_failing(dt_testcluster_t *tc, void *arg)
+{
+    Dtorch__V1__ClusterStatus *status = dt_testcluster_status(tc);
+    bool is_failing = status && status->journal && status->journal->is_failing;
+    (void)arg;
+    if (status)
+        dtorch__v1__cluster_status__free_unpacked(status, NULL);
+    return is_failing;
+}
+
+Test(controller, promises_nothing_when_its_journal_was_removed)
+{
+    dt_testcluster_t *tc = alone(NULL);
+    char pattern[600];
+    glob_t found;
+    add_node(tc, "w0", 7);
+    (void)snprintf(pattern, sizeof pattern, "%s/journal-*", dt_testcluster_state_dir(tc, CTRL));
+    cr_assert_eq(glob(pattern, 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        cr_assert_eq(unlink(found.gl_pathv[i]), 0);
+    globfree(&found);
+    cr_assert_neq(label(tc, "zone", "a"), DT_OK);
+    cr_assert(dt_testcluster_wait(tc, is_journal_failing, NULL, LONG_MS), "%s",
+              dt_testcluster_logs(tc));
+    dt_testcluster_kill(tc, CTRL, SIGKILL); /* it would wait for its disk */
+    stop(tc);
+}
+
 Test(controller, snapshots_take_the_place_of_old_records)
 {
     dt_testcluster_t *tc = alone("JournalSnapshotRecords=100");

@@ -11,9 +11,10 @@
 /* Each of these found a fault once; the comment says which. */
 static const uint64_t regressions[] = {
     202,  /* an engine event was shown twice: a clone had the identity in between */
-    456,  /* stream: results that could not be confirmed held back the one before them */
-    2274, /* stream: a node was told of more vdevs for an instance that it had already */
     258,  /* the same, with a restart of the controller before the new life's record */
+    456,  /* stream: results that could not be confirmed held back the one before them */
+    1117, /* a request sent again waited over the bound of pending answers */
+    2274, /* stream: a node was told of more vdevs for an instance that it had already */
 };
 
 static uint64_t number(const char *text, const char *arg)

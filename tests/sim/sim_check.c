@@ -247,16 +247,23 @@ static void check_old_events(sim_t *sim)
 
 /* ---- the three moments ---- */
 
+static void check_bound(sim_t *sim, const char *what, uint64_t value, uint64_t max)
+{
+    if (value > max)
+        sim_fail(sim, "%s: %" PRIu64 " are over the bound of %" PRIu64, what, value, max);
+}
+
 void sim_check_step(sim_t *sim)
 {
     dt_cluster_counts_t counts;
     if (!sim->processes[0].is_up || sim->failure[0])
         return;
     dt_cluster_count(sim->cluster, &counts);
-    if (counts.streams > counts.streams_max || counts.nodes_total > counts.nodes_max ||
-        counts.journal_issued - counts.journal_durable > counts.journal_pending_max ||
-        counts.admin_pending > counts.admin_pending_max)
-        sim_fail(sim, "a bound does not hold");
+    check_bound(sim, "streams", counts.streams, counts.streams_max);
+    check_bound(sim, "nodes", counts.nodes_total, counts.nodes_max);
+    check_bound(sim, "journal", counts.journal_issued - counts.journal_durable,
+                counts.journal_pending_max);
+    check_bound(sim, "admin", counts.admin_pending, counts.admin_pending_max);
     check_nodes(sim);
     check_new_events(sim);
     check_acked(sim, &counts);
