@@ -9,8 +9,8 @@
 
 /* Each of these found a fault once; the comment says which. */
 static const uint64_t regressions[] = {
-    202, /* an engine event was shown twice: a clone had the identity in between */
-    258, /* the same, with a restart of the controller before the new life's record */,
+    202,  /* an engine event was shown twice: a clone had the identity in between */
+    258,  /* the same, with a restart of the controller before the new life's record */
     1117, /* a request sent again waited over the bound of pending answers */
 };
 
