@@ -77,6 +77,7 @@ typedef struct dt_exec_plan {
     void ***input_at;                /* (input_count) where each handle goes */
     uint32_t *dynamic_at;            /* (dynamic_count) which argument each number is */
     const dt_signature_t *signature; /* in `arena`, which holds the above too */
+    dt_backend_output_t *expected;   /* for op_expect; NULL: it is not told */
     uint64_t bytes;                  /* of inputs and outputs, for statistics */
     dt_exec_stat_t *stat;
     uint32_t vdev;

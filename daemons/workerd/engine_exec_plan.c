@@ -192,6 +192,24 @@ static uint64_t bytes_of(const dt_signature_t *sig)
     return bytes;
 }
 
+/* What a backend that computes no metadata is told before each call. */
+static dt_status_t expect_outputs(dt_exec_session_t *session, dt_exec_plan_t *plan,
+                                  dt_error_t *err)
+{
+    const dt_signature_t *sig = plan->signature;
+    if (!session->exec->options.backend->op_expect || (sig->flags & DT_SIGNATURE_DATA_DEPENDENT))
+        return DT_OK;
+    plan->expected = dt_arena_calloc(&plan->arena, sig->output_count, sizeof *plan->expected);
+    if (!plan->expected)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
+    for (uint32_t i = 0; i < sig->output_count; i++) {
+        plan->expected[i].alias = sig->outputs[i].alias;
+        plan->expected[i].input = sig->outputs[i].input;
+        plan->expected[i].meta = sig->outputs[i].meta;
+    }
+    return DT_OK;
+}
+
 static void name_words(dt_exec_plan_t *plan)
 {
     const char *name = plan->signature->name;
@@ -216,6 +234,8 @@ static dt_status_t plan_prepare(dt_exec_session_t *session, dt_exec_plan_t *plan
         status = place_args(session, plan, err);
     if (status == DT_OK)
         status = options->backend->op_find(options->device, plan->signature->name, &plan->op, err);
+    if (status == DT_OK)
+        status = expect_outputs(session, plan, err);
     plan->bytes = bytes_of(plan->signature);
     plan->is_checked = (plan->signature->flags & DT_SIGNATURE_DATA_DEPENDENT) != 0;
     name_words(plan);

@@ -200,6 +200,9 @@ static void execute(dt_exec_session_t *session, dt_exec_plan_t *plan)
     err->text[0] = '\0';
     err->source_code = 0;
     page_begin(exec, plan);
+    if (plan->expected)
+        options->backend->op_expect(options->device, plan->op, plan->expected,
+                                    plan->signature->output_count);
     dt_status_t status = options->backend->op_execute(options->device, plan->op, plan->args,
                                                       plan->signature->arg_count, exec->results,
                                                       DT_RECORD_OUTPUTS_MAX, &count, err);
