@@ -425,7 +425,7 @@ Test(controller, the_admin_socket_takes_no_workers)
     stop(tc);
 }
 
-Test(controller, a_session_is_refused_by_the_feature_that_is_missing)
+Test(controller, a_session_without_a_device_or_of_another_major_version_is_refused_by_name)
 {
     dt_testcluster_t *tc = alone(NULL);
     for (uint32_t major = 1; major <= 2; major++) {
@@ -451,10 +451,10 @@ Test(controller, a_session_is_refused_by_the_feature_that_is_missing)
         down = dtorch__v1__session_down__unpack(NULL, size, data);
         free(data);
         cr_assert_eq(down->kind_case, DTORCH__V1__SESSION_DOWN__KIND_REFUSAL);
-        cr_assert_eq(down->refusal->code, major == 1 ? DTORCH__V1__REFUSAL__CODE__UNSUPPORTED
+        cr_assert_eq(down->refusal->code, major == 1 ? DTORCH__V1__REFUSAL__CODE__LIMIT
                                                      : DTORCH__V1__REFUSAL__CODE__VERSION);
-        cr_assert_not_null(strstr(down->refusal->text, major == 1 ? "operator-stream" : "2.0"),
-                           "%s", down->refusal->text);
+        cr_assert_not_null(strstr(down->refusal->text, major == 1 ? "device" : "2.0"), "%s",
+                           down->refusal->text);
         dtorch__v1__session_down__free_unpacked(down, NULL);
         dt_rpc_reader_free(reader);
     }
