@@ -1,5 +1,6 @@
 #!/bin/sh
-# usage: install.sh BUILD DESTDIR PREFIX
+# usage: install.sh BUILD DESTDIR PREFIX [TORCH_BACKEND LIBTORCH]
+# With TORCH_BACKEND that library too; it looks for LibTorch in the folder LIBTORCH, where it was when it was linked.
 # Programs, manual pages, units, users, completion. Configuration goes to PREFIX/lib/dtorch as an example and is never
 # written to /etc, so an upgrade cannot change what a site has set; dtorchctl setup writes that.
 set -eu
@@ -42,4 +43,8 @@ install -d "$lib/pkgconfig"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$(cat "$build/version")|" client/libdtorch.pc.in >"$lib/pkgconfig/libdtorch.pc"
 chmod 0644 "$lib/pkgconfig/libdtorch.pc"
 put 0644 "$root$prefix/share/dtorch/examples" client/examples/*.c
+if [ $# -ge 5 ]; then
+    put 0755 "$lib/dtorch/backends" "$4"
+    echo "the torch backend uses LibTorch in $5 (its rpath; build with TORCH_DIR= of a lasting place, or change it with patchelf)"
+fi
 echo "installed into ${root:-/}: programs in $prefix, units in $prefix/lib/systemd; next: dtorchctl setup"

@@ -258,6 +258,7 @@ dt_status_t dt_ref_run(dt_ref_call_t *call, uint32_t result_max)
     return status;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the parameters of the table's entry */
 dt_status_t dt_ref_op_execute(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
                               void **ret_results, uint32_t result_max, uint32_t *ret_count,
                               dt_error_t *err)
@@ -333,6 +334,7 @@ static void describe(const question_t *q, const dt_ref_tensor_t *result, dt_back
         }
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the parameters of the table's entry */
 dt_status_t dt_ref_op_infer(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
                             const dt_meta_t *inputs, uint32_t input_count,
                             dt_backend_output_t *ret_outputs, uint32_t output_max,

@@ -354,7 +354,7 @@ static dt_status_t run_cat(dt_ref_call_t *call)
 {
     const dt_value_t *value = &call->args[0];
     dt_ref_tensor_t *result, *const *list;
-    dt_meta_t shape;
+    dt_meta_t shape = {0};
     unsigned dtype = DT_DTYPE_BOOL;
     if (!dt_ref_is_given(call, 0) || value->tag != DT_VALUE_TENSORS || value->count == 0)
         return dt_ref_refuse(call, DT_BACKEND_RUNTIME_ERROR, "expected a list of tensors");

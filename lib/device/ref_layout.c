@@ -192,7 +192,7 @@ void dt_ref_pointwise_strides(dt_ref_tensor_t *const *tensors, uint32_t count, u
                               const int64_t *sizes, int64_t *ret_strides)
 {
     const dt_meta_t *metas[DT_REF_SLOT_MAX] = {NULL};
-    unsigned order[DT_META_DIM_MAX];
+    unsigned order[DT_META_DIM_MAX] = {0};
     bool is_row_major = true;
     int64_t stride = 1;
     dt_check(count >= 1 && count <= DT_REF_SLOT_MAX);
@@ -212,7 +212,7 @@ void dt_ref_pointwise_strides(dt_ref_tensor_t *const *tensors, uint32_t count, u
 
 void dt_ref_dense_strides(const dt_meta_t *meta, int64_t *ret_strides)
 {
-    unsigned order[DT_META_DIM_MAX];
+    unsigned order[DT_META_DIM_MAX] = {0};
     int64_t stride = 1;
     if (dt_ref_is_dense(meta)) {
         memcpy(ret_strides, meta->strides, meta->ndim * sizeof *ret_strides);

@@ -217,45 +217,60 @@ static dt_status_t run_argmax(dt_ref_call_t *call)
 }
 
 /* ---- softmax ---- */
-static void softmax_row(char *out, int64_t out_step, unsigned dtype, const char *in,
-                        int64_t in_step, unsigned in_dtype, int64_t size, bool is_log)
+/* One row: elements at at + k * step bytes. */
+typedef struct row {
+    char *at;
+    int64_t step;
+    unsigned dtype;
+} row_t;
+
+static double element(const row_t *row, unsigned as, int64_t k)
+{
+    return dt_ref_load(row->at + k * row->step, row->dtype, as).f;
+}
+
+static void softmax_row(const row_t *out, const row_t *in, int64_t size, bool is_log)
 {
     double most = -INFINITY, sum = 0;
     for (int64_t k = 0; k < size; k++) {
-        double x = dt_ref_load(in + k * in_step, in_dtype, dtype).f;
+        double x = element(in, out->dtype, k);
         most = x > most || isnan(x) ? x : most;
     }
     for (int64_t k = 0; k < size; k++)
-        sum += exp(dt_ref_load(in + k * in_step, in_dtype, dtype).f - most);
+        sum += exp(element(in, out->dtype, k) - most);
     for (int64_t k = 0; k < size; k++) {
-        double x = dt_ref_load(in + k * in_step, in_dtype, dtype).f - most;
+        double x = element(in, out->dtype, k) - most;
         dt_ref_value_t y = {.f = is_log ? x - log(sum) : exp(x) / sum};
-        dt_ref_store(out + k * out_step, dtype, DT_DTYPE_F64, y);
+        dt_ref_store(out->at + k * out->step, out->dtype, DT_DTYPE_F64, y);
     }
+}
+
+/* The row along `dim` through the element at `index`. */
+static row_t row_at(const dt_ref_tensor_t *tensor, const int64_t *index, unsigned dim)
+{
+    const dt_meta_t *meta = &tensor->meta;
+    int64_t place = 0, width = (int64_t)dt_dtype_bytes(meta->dtype);
+    for (unsigned i = 0; i < meta->ndim; i++)
+        place += index[i] * meta->strides[i];
+    return (row_t){
+        .at = (char *)dt_ref_tensor_data(tensor) + place * width,
+        .step = meta->ndim ? meta->strides[dim] * width : 0,
+        .dtype = meta->dtype,
+    };
 }
 
 static void softmax_rows(const dt_ref_tensor_t *self, const dt_ref_tensor_t *result, unsigned dim,
                          bool is_log)
 {
-    const dt_meta_t *from = &self->meta, *to = &result->meta;
-    int64_t in_width = (int64_t)dt_dtype_bytes(from->dtype);
-    int64_t out_width = (int64_t)dt_dtype_bytes(to->dtype);
+    const dt_meta_t *meta = &self->meta;
     int64_t sizes[DT_META_DIM_MAX], index[DT_META_DIM_MAX] = {0};
-    bool is_flat = from->ndim == 0;
-    memcpy(sizes, from->sizes, sizeof sizes);
+    int64_t length = meta->ndim ? meta->sizes[dim] : 1;
+    memcpy(sizes, meta->sizes, sizeof sizes);
     sizes[dim] = 1;
     do {
-        int64_t in_at = 0, out_at = 0;
-        for (unsigned i = 0; i < from->ndim; i++) {
-            in_at += index[i] * from->strides[i];
-            out_at += index[i] * to->strides[i];
-        }
-        softmax_row((char *)dt_ref_tensor_data(result) + out_at * out_width,
-                    is_flat ? 0 : to->strides[dim] * out_width, to->dtype,
-                    (const char *)dt_ref_tensor_data(self) + in_at * in_width,
-                    is_flat ? 0 : from->strides[dim] * in_width, from->dtype,
-                    is_flat ? 1 : from->sizes[dim], is_log);
-    } while (dt_ref_step(from->ndim, sizes, index));
+        row_t out = row_at(result, index, dim), in = row_at(self, index, dim);
+        softmax_row(&out, &in, length, is_log);
+    } while (dt_ref_step(meta->ndim, sizes, index));
 }
 
 static dt_status_t softmax(dt_ref_call_t *call, uint32_t dtype_at, bool is_log)

@@ -60,17 +60,17 @@ DT_MUST_USE dt_status_t dt_sim_faults_apply(const char *file, const char *text,
  */
 DT_MUST_USE dt_status_t dt_sim_device_make(const dt_sim_spec_t *spec, void **ret_device,
                                            dt_error_t *err);
-/* Entries of the table. */
-void dt_sim_device_close(void *device);
-dt_status_t dt_sim_op_find(void *device, const char *name, void **ret_op, dt_error_t *err);
-dt_status_t dt_sim_op_execute(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+/* Entries of the table; `arg` is the device. */
+void dt_sim_device_close(void *arg);
+dt_status_t dt_sim_op_find(void *arg, const char *name, void **ret_op, dt_error_t *err);
+dt_status_t dt_sim_op_execute(void *arg, void *op, const dt_value_t *args, uint32_t arg_count,
                               void **ret_results, uint32_t result_max, uint32_t *ret_count,
                               dt_error_t *err);
-dt_status_t dt_sim_op_infer(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+dt_status_t dt_sim_op_infer(void *device, void *arg, const dt_value_t *args, uint32_t arg_count,
                             const dt_meta_t *inputs, uint32_t input_count,
                             dt_backend_output_t *ret_outputs, uint32_t output_max,
                             uint32_t *ret_count, dt_error_t *err);
-void dt_sim_op_expect(void *device, void *op, const dt_backend_output_t *outputs, uint32_t count);
+void dt_sim_op_expect(void *arg, void *op, const dt_backend_output_t *outputs, uint32_t count);
 dt_status_t dt_sim_tensor_create(void *device, const dt_meta_t *meta, void **ret_tensor,
                                  dt_error_t *err);
 dt_status_t dt_sim_tensor_info(void *device, void *tensor, dt_backend_tensor_t *ret_info,
@@ -79,6 +79,6 @@ dt_status_t dt_sim_tensor_write(void *device, void *tensor, uint64_t offset, con
                                 size_t size, dt_error_t *err);
 dt_status_t dt_sim_tensor_read(void *device, void *tensor, uint64_t offset, void *ret_bytes,
                                size_t size, dt_error_t *err);
-dt_status_t dt_sim_device_sync(void *device, dt_error_t *err);
+dt_status_t dt_sim_device_sync(void *arg, dt_error_t *err);
 
 #endif

@@ -206,7 +206,7 @@ static double flops_of(const sim_op_t *op, const dt_value_t *args, uint32_t arg_
     if (!meta || meta->ndim == 0 || meta->sizes[0] == 0)
         return result_count;
     if (op->is_convolution)
-        return 2 * result_count * (double)(dt_meta_numel(meta) / meta->sizes[0]);
+        return 2 * result_count * (double)dt_meta_numel(meta) / (double)meta->sizes[0];
     return 2 * result_count * (double)meta->sizes[meta->ndim - 1];
 }
 
@@ -249,6 +249,7 @@ void dt_sim_op_expect(void *arg, void *op, const dt_backend_output_t *outputs, u
     device->expected_count = count;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the parameters of the table's entry */
 dt_status_t dt_sim_op_execute(void *arg, void *op, const dt_value_t *args, uint32_t arg_count,
                               void **ret_results, uint32_t result_max, uint32_t *ret_count,
                               dt_error_t *err)
@@ -265,6 +266,7 @@ dt_status_t dt_sim_op_execute(void *arg, void *op, const dt_value_t *args, uint3
     return status;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the parameters of the table's entry */
 dt_status_t dt_sim_op_infer(void *device, void *arg, const dt_value_t *args, uint32_t arg_count,
                             const dt_meta_t *inputs, uint32_t input_count,
                             dt_backend_output_t *ret_outputs, uint32_t output_max,
