@@ -55,6 +55,11 @@ $(PROGRAMS):
 CLIENT_PARTS := base conf wire tensor loop rpc pki
 CLIENT_PIC := $(patsubst %.c,$(BUILD)/pic/%.o,$(CLIENT_SRC))
 CLIENT_LIB := $(BUILD)/pic/libparts.a
+# A sanitizer's runtime comes with the program.
+CLIENT_STRICT := -Wl,--no-undefined
+ifeq ($(filter dev release cov,$(PRESET)),)
+CLIENT_STRICT :=
+endif
 CLIENT_SO := $(if $(CLIENT_SRC),$(BUILD)/lib/libdtorch.so)
 $(call objects,$(CLIENT_SRC)): private EXTRA := -Iclient/include
 $(BUILD)/pic/%.o: %.c $(MAKEFILE_LIST) $(BUILD)/config.mk | $(PROTO_H)
@@ -71,7 +76,7 @@ $(CLIENT_LIB): $(patsubst %.c,$(BUILD)/pic/%.o,$(filter $(CLIENT_PARTS:%=lib/%/%
 $(CLIENT_SO): $(CLIENT_PIC) $(CLIENT_LIB) client/libdtorch.map
 	$(call say,SO,$@)
 	@mkdir -p $(@D) && ln -sf libdtorch.so $@.0
-	$(Q)$(CC) $(filter-out -pie,$(LDFLAGS_ALL)) -shared -Wl,-soname,libdtorch.so.0 -Wl,--version-script=client/libdtorch.map -Wl,--no-undefined $(CLIENT_PIC) $(CLIENT_LIB) -o $@ $(LDLIBS_ALL)
+	$(Q)$(CC) $(filter-out -pie,$(LDFLAGS_ALL)) -shared -Wl,-soname,libdtorch.so.0 -Wl,--version-script=client/libdtorch.map $(CLIENT_STRICT) $(CLIENT_PIC) $(CLIENT_LIB) -o $@ $(LDLIBS_ALL)
 EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%,$(sort $(wildcard client/examples/*.c)))
 $(EXAMPLES): $(BUILD)/examples/%: client/examples/%.c $(CLIENT_SO) client/include/dtorch/dtorch.h
 	$(call say,LD,$@)

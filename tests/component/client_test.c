@@ -239,13 +239,12 @@ Test(client, memory_over_the_limit_is_a_typed_error_and_the_next_operator_works)
     float is = 0;
     cr_assert_eq(dt_connect(&options, &session, NULL), DT_OK);
     dt_tensor_t *a = dt_clienttest_f32(session, 2, (int64_t[]){1, 1}, &one);
-    static const int64_t large[] = {4096, 4096}, one_row[] = {-1, 1};
+    static const int64_t large[] = {4096, 4096};
     dt_value_t args[] = {dt_arg_tensor(a), dt_arg_ints(large, 2), dt_arg_bool(false)};
     dt_tensor_t *wide = dt_clienttest_call(session, "aten::expand", args, 3);
     dt_tensor_t *huge = dt_clienttest_call2(session, "aten::add.Tensor", wide, wide);
     cr_assert_eq(dt_clienttest_fails(huge, &failure), DT_ERR_LIMIT, "%s", failure.text);
     cr_assert_str_eq(failure.kind, "OutOfMemoryError");
-    (void)one_row;
     dt_tensor_t *small = dt_clienttest_call2(session, "aten::add.Tensor", a, a);
     dt_clienttest_read(small, &is, sizeof is);
     cr_assert_eq(is, 2);
@@ -633,6 +632,13 @@ static void *produce(void *arg)
     return NULL;
 }
 
+static bool has_begun(dt_testcluster_t *tc, void *arg)
+{
+    struct worker *w = arg;
+    (void)tc;
+    return __atomic_load_n(&w->is, __ATOMIC_RELAXED) >= 1000;
+}
+
 static bool stands_still(dt_testcluster_t *tc, void *arg)
 {
     static int64_t last, since_ms;
@@ -652,10 +658,8 @@ Test(client, a_program_waits_when_the_window_is_full_and_ends_all_the_same)
     dt_session_t *session = dt_clienttest_connect(tc, NULL, NULL);
     struct worker w = {.session = session};
     dt_session_info_t info = {.struct_size = sizeof info};
-    dt_clienttest_read(dt_clienttest_i64(session, (int64_t[]){1}, 1), &w.is, sizeof w.is);
     cr_assert_eq(pthread_create(&w.thread, NULL, produce, &w), 0);
-    while (__atomic_load_n(&w.is, __ATOMIC_RELAXED) < 1000)
-        usleep(1000);
+    cr_assert(dt_testcluster_wait(tc, has_begun, &w, DT_TESTCLUSTER_PATIENCE_MS));
     dt_testcluster_kill(tc, 0, SIGSTOP);
     cr_assert(dt_testcluster_wait(tc, stands_still, &w, DT_TESTCLUSTER_PATIENCE_MS));
     cr_assert_eq(dt_session_info(session, &info), DT_OK);
