@@ -193,8 +193,7 @@ static uint64_t bytes_of(const dt_signature_t *sig)
 }
 
 /* What a backend that computes no metadata is told before each call. */
-static dt_status_t expect_outputs(dt_exec_session_t *session, dt_exec_plan_t *plan,
-                                  dt_error_t *err)
+static dt_status_t expect_outputs(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err)
 {
     const dt_signature_t *sig = plan->signature;
     if (!session->exec->options.backend->op_expect || (sig->flags & DT_SIGNATURE_DATA_DEPENDENT))
