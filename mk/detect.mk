@@ -5,7 +5,9 @@ WITH_NCCL ?= auto
 WITH_TORCH ?= auto
 CUDA_HOME ?= /usr/local/cuda
 # Where LibTorch is: the folder of the Python package that holds include/ and lib/.
-TORCH_DIR ?= $(abspath $(firstword $(wildcard build/venv/lib/python3*/site-packages/torch)))
+ifeq ($(TORCH_DIR),) # not ?=: a make above this one may have looked before make deps brought it
+TORCH_DIR := $(abspath $(firstword $(wildcard build/venv/lib/python3*/site-packages/torch)))
+endif
 ifeq ($(origin CC),default)
 CC := gcc
 endif
