@@ -153,3 +153,49 @@ Test(sim, names_file_and_line_of_a_fault_it_does_not_know)
         cr_assert(strstr(err.text, wrong[i].says), "%s", err.text);
     }
 }
+
+/* ---- executing nothing ---- */
+static dt_value_t tensor_value(void *tensor)
+{
+    return (dt_value_t){.tag = DT_VALUE_TENSOR, .handle = tensor};
+}
+
+Test(sim, gives_results_without_data_as_told_or_as_ref_would)
+{
+    const dt_backend_options_t options = {sizeof options, "1,tflops=1,gbs=1000", "", "s", "", ""};
+    const dt_backend_device_options_t device_options = {.struct_size = sizeof device_options};
+    const dt_backend_t *table = dt_backend_sim();
+    const int64_t sizes[] = {2, 3};
+    void *ctx, *device, *op, *tensor, *result = NULL;
+    dt_backend_output_t told = {.alias = DT_ALIAS_FRESH};
+    dt_backend_tensor_t info;
+    dt_error_t err = {0};
+    dt_meta_t meta;
+    uint32_t count = 0;
+    float data[6] = {1, 1, 1, 1, 1, 1};
+    cr_assert_eq(table->open(&options, &ctx, &err), DT_OK, "%s", err.text);
+    cr_assert_eq(table->device_open(ctx, &device_options, &device, &err), DT_OK);
+    cr_assert_eq(dt_meta_set(&meta, DT_DTYPE_F32, 2, sizes, NULL, 0, &err), DT_OK);
+    cr_assert_eq(dt_meta_set(&told.meta, DT_DTYPE_BF16, 1, sizes, NULL, 0, &err), DT_OK);
+    cr_assert_eq(table->tensor_create(device, &meta, &tensor, &err), DT_OK);
+    cr_assert_eq(table->tensor_write(device, tensor, 0, data, sizeof data, &err), DT_OK);
+    const dt_value_t args[] = {tensor_value(tensor), tensor_value(tensor)};
+    cr_assert_eq(table->op_find(device, "aten::add.Tensor", &op, &err), DT_OK);
+    cr_assert_eq(table->op_execute(device, op, args, 2, &result, 1, &count, &err), DT_OK, "%s",
+                 err.text);
+    cr_assert_eq(table->tensor_read(device, result, 0, data, sizeof data, &err), DT_OK);
+    cr_assert_eq(data[0], 0.0F, "nothing is computed");
+    table->tensor_free(device, result);
+    cr_assert_eq(table->op_find(device, "aten::unknown_of_ref", &op, &err), DT_OK);
+    cr_assert_eq(table->op_execute(device, op, args, 1, &result, 1, &count, &err),
+                 DT_ERR_NOT_FOUND);
+    table->op_expect(device, op, &told, 1);
+    cr_assert_eq(table->op_execute(device, op, args, 1, &result, 1, &count, &err), DT_OK);
+    cr_assert_eq(table->tensor_info(device, result, &info, &err), DT_OK);
+    cr_assert_eq(info.meta.dtype, DT_DTYPE_BF16);
+    cr_assert_eq(table->device_sync(device, &err), DT_OK);
+    table->tensor_free(device, result);
+    table->tensor_free(device, tensor);
+    table->device_close(device);
+    table->close(ctx);
+}
