@@ -146,10 +146,10 @@ dt_status_t enumerate(void *arg, dt_device_info_t *ret_devices, int32_t device_m
     if (device_max < 1)
         return dt_fail(err, DT_ERR_LIMIT, "torch", 0, "no room for a device");
     dt_sysfile_uuid("CPU-torch", ctx->seed.c_str(), 0, info.uuid, sizeof info.uuid);
-    snprintf(info.kind, sizeof info.kind, "cpu");
+    (void)snprintf(info.kind, sizeof info.kind, "cpu");
     dt_host_cpu_name(ctx->root.c_str(), info.name, sizeof info.name);
-    snprintf(info.driver, sizeof info.driver, "LibTorch %s %s", TORCH_VERSION,
-             at::get_cpu_capability().c_str());
+    (void)snprintf(info.driver, sizeof info.driver, "LibTorch %s %s", TORCH_VERSION,
+                   at::get_cpu_capability().c_str());
     info.numa_node = -1;
     info.health = DT_DEVICE_OK;
     ret_devices[0] = info;
@@ -213,6 +213,7 @@ struct Scratch {
     }
 };
 
+/* NOLINTNEXTLINE(readability-function-size): the parameters of the table's entry */
 dt_status_t op_execute(void *arg, void *op_arg, const dt_value_t *args, uint32_t arg_count,
                        void **ret_results, uint32_t result_max, uint32_t *ret_count,
                        dt_error_t *err)

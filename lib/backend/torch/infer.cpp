@@ -130,6 +130,7 @@ dt_status_t answer(const Question &q, dt_backend_output_t *ret_outputs, uint32_t
 
 } // namespace
 
+/* NOLINTNEXTLINE(readability-function-size): the parameters of the table's entry */
 dt_status_t op_infer(void *arg, void *op_arg, const dt_value_t *args, uint32_t arg_count,
                      const dt_meta_t *inputs, uint32_t input_count,
                      dt_backend_output_t *ret_outputs, uint32_t output_max, uint32_t *ret_count,

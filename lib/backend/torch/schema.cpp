@@ -83,7 +83,7 @@ bool has_tag(const c10::OperatorHandle &handle, at::Tag tag)
     return false;
 }
 
-std::unique_ptr<Op> make_op(c10::OperatorHandle handle, const char *name)
+std::unique_ptr<Op> make_op(const c10::OperatorHandle &handle, const char *name)
 {
     auto op = std::make_unique<Op>(handle);
     bool has_device = false, has_tensor = false;

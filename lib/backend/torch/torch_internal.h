@@ -73,7 +73,7 @@ struct Op {
     bool is_dynamic = false; /* metadata of results depends on values */
     bool is_meta_missing =
         false; /* Meta refused it once: never asked again; metadata thread only */
-    explicit Op(c10::OperatorHandle h) : handle(h)
+    explicit Op(const c10::OperatorHandle &h) : handle(h)
     {
     }
 };
@@ -130,24 +130,24 @@ void push_arguments(const Op &op, const dt_value_t *args, uint32_t count, Call &
 void pop_results(std::vector<c10::IValue> &stack, std::vector<at::Tensor> &results);
 /* memory.cpp: tensors of the CPU come from `memory` from now on, in the whole process. */
 void install_allocator(const dt_backend_memory_t *memory);
-/* random.cpp */
+/* random.cpp, tensors.cpp, infer.cpp: entries of the table; `arg` is the Device */
 at::Generator &stream_of(Device *device, uint32_t stream);
-dt_status_t generator_seed(void *device, uint32_t stream, uint64_t seed, uint64_t offset,
+dt_status_t generator_seed(void *arg, uint32_t stream, uint64_t seed, uint64_t offset,
                            dt_error_t *err);
-dt_status_t generator_use(void *device, uint32_t stream, dt_error_t *err);
-void generator_free(void *device, uint32_t stream);
+dt_status_t generator_use(void *arg, uint32_t stream, dt_error_t *err);
+void generator_free(void *arg, uint32_t stream);
 /* tensors.cpp */
 dt_status_t meta_of(const at::Tensor &tensor, dt_meta_t *ret_meta, dt_error_t *err);
 at::Tensor empty_like_meta(const dt_meta_t &meta, c10::Device where);
-dt_status_t tensor_create(void *device, const dt_meta_t *meta, void **ret_tensor, dt_error_t *err);
-dt_status_t tensor_info(void *device, void *tensor, dt_backend_tensor_t *ret_info, dt_error_t *err);
-dt_status_t tensor_write(void *device, void *tensor, uint64_t offset, const void *bytes,
-                         size_t size, dt_error_t *err);
-dt_status_t tensor_read(void *device, void *tensor, uint64_t offset, void *ret_bytes, size_t size,
+dt_status_t tensor_create(void *arg, const dt_meta_t *meta, void **ret_tensor, dt_error_t *err);
+dt_status_t tensor_info(void *arg, void *handle, dt_backend_tensor_t *ret_info, dt_error_t *err);
+dt_status_t tensor_write(void *arg, void *handle, uint64_t offset, const void *bytes, size_t size,
+                         dt_error_t *err);
+dt_status_t tensor_read(void *arg, void *handle, uint64_t offset, void *ret_bytes, size_t size,
                         dt_error_t *err);
-void tensor_free(void *device, void *tensor);
+void tensor_free(void *arg, void *handle);
 /* infer.cpp */
-dt_status_t op_infer(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+dt_status_t op_infer(void *arg, void *op_arg, const dt_value_t *args, uint32_t arg_count,
                      const dt_meta_t *inputs, uint32_t input_count,
                      dt_backend_output_t *ret_outputs, uint32_t output_max, uint32_t *ret_count,
                      dt_error_t *err);
