@@ -136,7 +136,7 @@ static void expect_refusal(peer_t *peer, int code, const char *words)
 {
     Dtorch__V1__SessionDown *down = wait_down(peer, DTORCH__V1__SESSION_DOWN__KIND_REFUSAL);
     cr_assert_not_null(down, "not refused");
-    cr_assert_eq(down->refusal->code, code, "%s", down->refusal->text);
+    cr_assert_eq((int)down->refusal->code, code, "%s", down->refusal->text);
     cr_assert_not_null(strstr(down->refusal->text, words), "%s", down->refusal->text);
     dtorch__v1__session_down__free_unpacked(down, NULL);
 }
