@@ -254,8 +254,10 @@ static dt_status_t on_chunk(struct player *p, const Dtorch__V1__BulkChunk *chunk
         return dt_fail(err, DT_ERR_PEER, "dt", chunk->error->code, "an upload failed: %s",
                        chunk->error->text);
     for (struct upload *u = p->uploads; u; u = u->next)
-        if (u->transfer == chunk->transfer && chunk->received > u->received)
+        if (u->transfer == chunk->transfer && chunk->received > u->received) {
             u->received = chunk->received < u->sent ? chunk->received : u->sent;
+            p->bytes_ns = dt_clock_mono_ns(dt_clock_system());
+        }
     return DT_OK;
 }
 
@@ -321,7 +323,54 @@ static dt_status_t open_bulk(struct player *p, dt_error_t *err)
     return DT_OK;
 }
 
-/* Bytes that overtook their Result, on the other stream, were of no use: ask for them again. */
+static uint64_t bytes_ahead(const struct player *p)
+{
+    uint64_t ahead = 0;
+    for (const struct upload *u = p->uploads; u; u = u->next)
+        ahead += u->sent - u->received;
+    return ahead;
+}
+
+static dt_status_t say_chunk(struct player *p, const dt_recording_chunk_t *from, dt_error_t *err)
+{
+    Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
+    chunk.transfer = from->transfer;
+    chunk.offset = from->offset;
+    chunk.crc32c = dt_crc32c(0, from->bytes, from->size);
+    chunk.data = (ProtobufCBinaryData){from->size, (uint8_t *)(uintptr_t)from->bytes};
+    return send_chunk(p, &chunk, err);
+}
+
+static const struct upload *find_upload(const struct player *p, uint64_t transfer)
+{
+    const struct upload *u = p->uploads;
+    while (u && u->transfer != transfer)
+        u = u->next;
+    return u;
+}
+
+/* Bytes that came before the node had joined the session were of no use: say them again. */
+static dt_status_t say_again(struct player *p, dt_error_t *err)
+{
+    dt_recording_reader_t reader;
+    dt_recording_item_t item;
+    dt_recording_chunk_t from;
+    bool is_end = false;
+    if (dt_recording_open(&reader, p->options->bytes, p->options->size) != 0)
+        return DT_OK;
+    while (dt_recording_next(&reader, &item, &is_end) == 0 && !is_end) {
+        if (item.kind != DT_RECORDING_CHUNK || dt_recording_get_chunk(&item, &from) != 0)
+            continue;
+        const struct upload *u = find_upload(p, from.transfer);
+        uint64_t end = from.offset + from.size;
+        if (u && end <= u->sent && end > u->received)
+            DT_TRY(say_chunk(p, &from, err));
+    }
+    return DT_OK;
+}
+
+/* Nothing of use for a while: bytes that overtook their Result, on the other stream, are asked for
+ * again, and those of uploads are said again. */
 static dt_status_t ask_again(struct player *p, dt_error_t *err)
 {
     int64_t now_ns = dt_clock_mono_ns(dt_clock_system());
@@ -331,7 +380,7 @@ static dt_status_t ask_again(struct player *p, dt_error_t *err)
     for (size_t i = p->first_open; i < p->replayed->result_count; i++)
         if (p->awaited[i].is_coming)
             DT_TRY(say_received(p, p->awaited[i].was.future, p->awaited[i].received, true, err));
-    return DT_OK;
+    return bytes_ahead(p) ? say_again(p, err) : DT_OK;
 }
 
 /* One turn of waiting: beats, confirmations, what comes. */
@@ -420,18 +469,9 @@ static struct upload *upload_of(struct player *p, uint64_t transfer)
     return u;
 }
 
-static uint64_t bytes_ahead(const struct player *p)
-{
-    uint64_t ahead = 0;
-    for (const struct upload *u = p->uploads; u; u = u->next)
-        ahead += u->sent - u->received;
-    return ahead;
-}
-
 /* The record of an upload must have been accepted before its bytes. */
 static dt_status_t play_chunk(struct player *p, const dt_recording_item_t *item, dt_error_t *err)
 {
-    Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
     dt_recording_chunk_t from;
     int error = dt_recording_get_chunk(item, &from);
     if (error || !p->stream)
@@ -442,13 +482,9 @@ static dt_status_t play_chunk(struct player *p, const dt_recording_item_t *item,
     while (bytes_ahead(p) + from.size > AHEAD_MAX)
         DT_TRY(turn(p, err));
     struct upload *upload = upload_of(p, from.transfer);
-    chunk.transfer = from.transfer;
-    chunk.offset = from.offset;
-    chunk.crc32c = dt_crc32c(0, from.bytes, from.size);
-    chunk.data = (ProtobufCBinaryData){from.size, (uint8_t *)(uintptr_t)from.bytes};
     upload->sent = from.offset + from.size;
     p->replayed->upload_bytes += from.size;
-    return send_chunk(p, &chunk, err);
+    return say_chunk(p, &from, err);
 }
 
 static dt_status_t play_items(struct player *p, dt_error_t *err)

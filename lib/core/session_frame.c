@@ -673,7 +673,7 @@ static uint32_t count_definitions(const dt_session_t *session)
 
 static bool prelude_begin(dt_session_link_t *link, struct rewrite *w, size_t size)
 {
-    return w->writer.len + size + 2 * DT_VARINT_BYTES_MAX <= DT_FRAME_BYTES_MAX ||
+    return w->writer.len + size + (size_t)2 * DT_VARINT_BYTES_MAX <= DT_FRAME_BYTES_MAX ||
            prelude_put(link, w);
 }
 

@@ -11,10 +11,10 @@
 #include "wire/validate_internal.h"
 #include "wire/wire.h"
 
-#define FRAME_MAX            (256 * 1024)
-#define SIGNATURE_MAX        (128 * 1024)
+#define FRAME_MAX            (256 << 10)
+#define SIGNATURE_MAX        (128 << 10)
 #define META_MAX             512 /* of a tensor, as lib/wire/record.h codes it */
-#define CHUNK_MAX            (1024 * 1024)
+#define CHUNK_MAX            (1 << 20)
 #define DT_VALIDATE_WALL_MAX INT64_C(253402300799999) /* the year 9999 */
 #define ROW(name, ...)                                                                             \
     {                                                                                              \
