@@ -16,7 +16,7 @@
 
 #define KEY_HANDLES  1
 #define KEY_OPERANDS 2
-#define KEY_MAX      (DT_SIGNATURE_BYTES_MAX * 2)
+#define KEY_MAX      ((size_t)DT_SIGNATURE_BYTES_MAX * 2)
 #define ARG_BYTES    24u /* most that an argument without a list takes */
 #define CHANGES_MIN  2u
 

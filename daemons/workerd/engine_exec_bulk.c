@@ -284,11 +284,13 @@ static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download)
     uint8_t fields[DT_EXEC_CHUNK_HEAD];
     uint64_t left = download->size - download->sent;
     size_t size = left < DT_EXEC_CHUNK_MAX ? (size_t)left : DT_EXEC_CHUNK_MAX;
-    if (dt_ring_reserve(&session->up, 2 * DT_EXEC_CHUNK_HEAD + size, &bytes, NULL) != DT_OK) {
+    if (dt_ring_reserve(&session->up, (size_t)2 * DT_EXEC_CHUNK_HEAD + size, &bytes, NULL) !=
+        DT_OK) {
         dt_ring_want_room(&session->up);
         return false;
     }
-    const uint8_t *data = chunk_data(session, download, bytes + 2 * DT_EXEC_CHUNK_HEAD, size);
+    const uint8_t *data =
+        chunk_data(session, download, bytes + (size_t)2 * DT_EXEC_CHUNK_HEAD, size);
     if (!data)
         return false;
     uint8_t *at = dt_pack_number(fields, DT_PACK_CHUNK_SESSION, session->id);
@@ -316,7 +318,8 @@ bool dt_exec_bulk_can_write(dt_exec_session_t *session)
         uint64_t left = download->size - download->sent;
         if (left > 0)
             return dt_ring_room(&session->up) >=
-                   2 * DT_EXEC_CHUNK_HEAD + (left < DT_EXEC_CHUNK_MAX ? left : DT_EXEC_CHUNK_MAX);
+                   (size_t)2 * DT_EXEC_CHUNK_HEAD +
+                       (left < DT_EXEC_CHUNK_MAX ? left : DT_EXEC_CHUNK_MAX);
     }
     return false;
 }
@@ -338,10 +341,10 @@ bool dt_exec_bulk_write(dt_exec_session_t *session)
 void dt_exec_bulk_fini(dt_exec_session_t *session)
 {
     dt_list_t *at;
-    while ((at = session->uploads.next) != &session->uploads)
+    while ((at = dt_list_pop(&session->uploads)) != NULL)
         dt_exec_upload_end(session, DT_CONTAINER_OF(at, dt_exec_upload_t, link));
-    while ((at = session->downloads.next) != &session->downloads)
+    while ((at = dt_list_pop(&session->downloads)) != NULL)
         download_free(session, DT_CONTAINER_OF(at, dt_exec_download_t, link));
-    while ((at = session->early.next) != &session->early)
+    while ((at = dt_list_pop(&session->early)) != NULL)
         early_free(session, DT_CONTAINER_OF(at, dt_exec_early_t, link));
 }

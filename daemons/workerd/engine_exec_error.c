@@ -41,7 +41,9 @@ void dt_exec_text_clean(char *out, size_t size, const char *text)
         size_t bytes = dt_str_utf8_length(text + i, length - i);
         if (bytes == 1) {
             unsigned char c = (unsigned char)text[i];
-            out[at++] = c < ' ' || c == 0x7f ? ' ' : (char)c;
+            out[at++] = text[i];
+            if (c < ' ' || c == 0x7f)
+                out[at - 1] = ' ';
         } else if (bytes > 1) {
             memcpy(out + at, text + i, bytes);
             at += bytes;

@@ -118,6 +118,7 @@ static void error_fill(Dtorch__V1__OperatorError *error, const dt_error_t *err, 
     error->source_code = err->source_code;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): who answers, what is asked, where the answer goes */
 dt_status_t dt_engine_meta_answer(const dt_backend_t *backend, void *device, dt_arena_t *arena,
                                   uint64_t query, uint32_t vdev, const uint8_t *body, size_t size,
                                   uint8_t **ret_answer, size_t *ret_size)

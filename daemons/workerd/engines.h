@@ -88,14 +88,14 @@ DT_MUST_USE dt_status_t dt_engines_take(dt_engines_t *engines, int32_t device, u
                                         dt_error_t *err);
 bool dt_engines_is_ready(const dt_engines_t *engines, uint32_t engine);
 /* Its doors; NULL: there is no such engine. Borrowed until it is lost or ended. */
-dt_engine_door_t *dt_engines_door(dt_engines_t *engines, uint32_t engine);
+dt_engine_door_t *dt_engines_door(dt_engines_t *engines, uint32_t id);
 /* Say something with descriptors. Errors: PEER (gone), AGAIN (it does not read). */
 DT_MUST_USE dt_status_t dt_engines_say(dt_engines_t *engines, uint32_t engine, uint32_t kind,
                                        uint32_t value, const int *fds, int fd_count);
 /* Kill an engine that must not go on; options.lost runs when that is seen. */
-void dt_engines_kill(dt_engines_t *engines, uint32_t engine);
+void dt_engines_kill(dt_engines_t *engines, uint32_t id);
 /* End a taken engine; options.lost does not run. */
-void dt_engines_end(dt_engines_t *engines, uint32_t engine);
+void dt_engines_end(dt_engines_t *engines, uint32_t id);
 
 /* Whether the first spare is warm or has failed, or none is wanted. */
 bool dt_engines_is_settled(const dt_engines_t *engines);

@@ -314,7 +314,9 @@ static dt_status_t members_fill(dt_node_instance_t *instance, const Dtorch__V1__
                                 dt_error_t *err)
 {
     instance->members = calloc(open->n_bindings, sizeof *instance->members);
-    for (size_t i = 0; instance->members && i < open->n_bindings; i++) {
+    if (!instance->members)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
+    for (size_t i = 0; i < open->n_bindings; i++) {
         uint32_t at = 0;
         while (at < instance->member_count &&
                instance->members[at].device != open->bindings[i]->device)
@@ -328,13 +330,16 @@ static dt_status_t members_fill(dt_node_instance_t *instance, const Dtorch__V1__
                 return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
             instance->member_count++;
         }
+        dt_check(member->vdevs != NULL);
         member->vdevs[member->vdev_count++] = open->bindings[i]->vdev;
     }
     if (instance->member_count == 0)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
-    for (uint32_t i = 0; i < instance->member_count; i++)
+    for (uint32_t i = 0; i < instance->member_count; i++) {
+        dt_check(instance->members[i].vdevs != NULL);
         qsort(instance->members[i].vdevs, instance->members[i].vdev_count, sizeof(uint32_t),
               vdev_compare);
+    }
     return DT_OK;
 }
 
@@ -608,26 +613,26 @@ void dt_node_sessions_stats(const dt_node_sessions_t *sessions, dt_node_sessions
 
 void dt_node_sessions_stop(dt_node_sessions_t *sessions, void (*stopped)(void *arg), void *arg)
 {
+    dt_list_t *at;
     sessions->is_stopping = true;
     sessions->stopped = stopped;
     sessions->stopped_arg = arg;
-    while (!dt_list_is_empty(&sessions->instances))
-        dt_node_instance_end(DT_CONTAINER_OF(sessions->instances.next, dt_node_instance_t, link),
-                             "the node stops");
-    while (!dt_list_is_empty(&sessions->hosts))
-        host_free(DT_CONTAINER_OF(sessions->hosts.next, dt_node_host_t, link));
+    while ((at = dt_list_pop(&sessions->instances)) != NULL)
+        dt_node_instance_end(DT_CONTAINER_OF(at, dt_node_instance_t, link), "the node stops");
+    while ((at = dt_list_pop(&sessions->hosts)) != NULL)
+        host_free(DT_CONTAINER_OF(at, dt_node_host_t, link));
     dt_node_schedule(sessions);
 }
 
 void dt_node_sessions_free(dt_node_sessions_t *sessions)
 {
+    dt_list_t *at;
     if (!sessions)
         return;
-    while (!dt_list_is_empty(&sessions->instances))
-        dt_node_instance_end(DT_CONTAINER_OF(sessions->instances.next, dt_node_instance_t, link),
-                             "the end");
-    while (!dt_list_is_empty(&sessions->hosts))
-        host_free(DT_CONTAINER_OF(sessions->hosts.next, dt_node_host_t, link));
+    while ((at = dt_list_pop(&sessions->instances)) != NULL)
+        dt_node_instance_end(DT_CONTAINER_OF(at, dt_node_instance_t, link), "the end");
+    while ((at = dt_list_pop(&sessions->hosts)) != NULL)
+        host_free(DT_CONTAINER_OF(at, dt_node_host_t, link));
     dt_timer_free(sessions->timer);
     dt_arena_fini(&sessions->arena);
     free(sessions);

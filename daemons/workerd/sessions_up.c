@@ -62,8 +62,7 @@ void dt_node_up_received(dt_node_instance_t *instance, uint64_t number)
         if (message->number > number)
             break;
         instance->kept_bytes -= message->size;
-        dt_list_remove(&message->link);
-        free(message);
+        free(DT_CONTAINER_OF(dt_list_pop(&instance->kept), dt_node_message_t, link));
     }
     if (instance->stream && !instance->stream->is_heard) {
         instance->stream->is_heard = true;
@@ -128,10 +127,8 @@ void dt_node_up_drain(dt_node_instance_t *instance, dt_node_member_t *member)
 
 void dt_node_up_free(dt_node_instance_t *instance)
 {
-    while (!dt_list_is_empty(&instance->kept)) {
-        dt_node_message_t *message = DT_CONTAINER_OF(instance->kept.next, dt_node_message_t, link);
-        dt_list_remove(&message->link);
-        free(message);
-    }
+    dt_list_t *at;
+    while ((at = dt_list_pop(&instance->kept)) != NULL)
+        free(DT_CONTAINER_OF(at, dt_node_message_t, link));
     instance->kept_bytes = 0;
 }
