@@ -55,6 +55,8 @@ typedef enum dt_ctl_option_id {
     DT_CTL_OPT_WAIT,
     DT_CTL_OPT_TIMEOUT,
     DT_CTL_OPT_LIFETIME,
+    DT_CTL_OPT_EXPIRES,
+    DT_CTL_OPT_END_JOBS,
     DT_CTL_OPT_USES,
     DT_CTL_OPT_NODE,
     DT_CTL_OPT_NAME,

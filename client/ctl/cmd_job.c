@@ -144,6 +144,7 @@ static const dt_ctl_column_t job_columns[] = {
     {"errors", "ERRORS", NULL, job_errors, NULL, DT_CTL_COLUMN_SPARSE, 0},
     {"age", "AGE", "age_ms", NULL, NULL, 0, 0},
     {"peer", "PEER", "peer", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
+    {"key", "KEY", "key", NULL, NULL, DT_CTL_COLUMN_WIDE, 0},
     {"reason", "REASON", NULL, job_reason, NULL, DT_CTL_COLUMN_SPARSE | DT_CTL_COLUMN_SHRINK, 0},
 };
 
@@ -258,8 +259,9 @@ static void show_job(dt_ctl_t *ctl, const Dtorch__V1__JobDetail *detail)
                 dt_ctl_safe(pool, job->program), dt_ctl_safe(pool, job->tenant));
     dt_ctl_line(pool, screen, "state", dt_ctl_state_colour(state), "%s%s%s", state,
                 *why ? ": " : "", why);
-    dt_ctl_line(pool, screen, "program", DT_CTL_COLOUR_NONE, "from %s, build %s, since %s (%s)",
-                dt_ctl_safe(pool, job->peer), dt_ctl_safe(pool, job->build),
+    dt_ctl_line(pool, screen, "program", DT_CTL_COLOUR_NONE, "from %s%s%s, build %s, since %s (%s)",
+                dt_ctl_safe(pool, job->peer), *job->key ? " with API key " : "",
+                dt_ctl_safe(pool, job->key), dt_ctl_safe(pool, job->build),
                 dt_ctl_time(pool, job->started_wall_ms, ctl->output.style.now_wall_ms,
                             ctl->output.style.is_utc),
                 dt_ctl_duration(pool, job->age_ms));

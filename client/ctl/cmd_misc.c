@@ -161,6 +161,24 @@ static void complete_tokens(dt_ctl_conn_t *conn, dt_arena_t *pool, FILE *out)
               pool, out);
 }
 
+static void complete_keys(dt_ctl_conn_t *conn, dt_arena_t *pool, FILE *out)
+{
+    Dtorch__V1__ListKeysRequest request = DTORCH__V1__LIST_KEYS_REQUEST__INIT;
+    ProtobufCMessage *reply;
+    const char *tried;
+    static const dt_ctl_list_t ids = {.one = "key",
+                                      .many = "keys",
+                                      .name_path = "name",
+                                      .type = &dtorch__v1__key_info__descriptor};
+    const dt_ctl_request_t what = {"ListKeys", &request.base, &dtorch__v1__key_list__descriptor,
+                                   COMPLETE_MS};
+    if (dt_ctl_conn_call(conn, pool, &what, &reply, &tried, NULL) != DT_OK)
+        return;
+    const Dtorch__V1__KeyList *list = (const Dtorch__V1__KeyList *)(const void *)reply;
+    print_ids(&ids, (const ProtobufCMessage *const *)(const void *)list->keys, list->n_keys, pool,
+              out);
+}
+
 static void complete_jobs(dt_ctl_conn_t *conn, dt_arena_t *pool, FILE *out)
 {
     Dtorch__V1__ListJobsRequest request = DTORCH__V1__LIST_JOBS_REQUEST__INIT;
@@ -195,6 +213,8 @@ int dt_ctl_complete(int argc, char *const *argv, FILE *out)
     if (dt_ctl_conn_open(&conn, &pool, NULL, NULL, NULL) == DT_OK) {
         if (strcmp(argv[0], "token") == 0)
             complete_tokens(&conn, &pool, out);
+        else if (strcmp(argv[0], "key") == 0)
+            complete_keys(&conn, &pool, out);
         else if (strcmp(argv[0], "job") == 0)
             complete_jobs(&conn, &pool, out);
         else

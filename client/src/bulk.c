@@ -259,6 +259,7 @@ static void dial(dt_session_t *session)
     dt_rpc_dial_t options = {
         .address = settings->addresses[io->address],
         .tls = settings->has_tls ? &settings->tls : NULL,
+        .bearer = settings->api_key,
         .method = BULK_METHOD,
         .ops = &ops,
         .arg = session,

@@ -82,6 +82,7 @@ typedef struct dt_client_settings {
     bool has_tls;
     char *ca, *certificate, *key; /* PEM texts */
     dt_rpc_tls_t tls;
+    char *api_key; /* shown over TLS; NULL: none */
     char program[128];
     char build[65];
     char host[40];

@@ -310,6 +310,14 @@ static int64_t backoff_ns(dt_session_t *session, int64_t now_ns)
                               (uint64_t)(ns / 2 + 1));
 }
 
+/* Whether another try would end the same: no right to be here, or a controller whose certificate is
+ * not of the authority that we were told. gRPC has only words for the latter. */
+static bool is_hopeless(const dt_error_t *why)
+{
+    return why->code == DT_ERR_DENIED || strstr(why->text, "certificate verify failed") ||
+           strstr(why->text, "is not in peer certificate");
+}
+
 static void on_closed(dt_rpc_stream_t *stream, const dt_error_t *why)
 {
     dt_session_t *session = dt_rpc_stream_arg(stream);
@@ -323,6 +331,8 @@ static void on_closed(dt_rpc_stream_t *stream, const dt_error_t *why)
     if (session->state == DT_CLIENT_LIVE) {
         session->state = DT_CLIENT_AWAY;
         io->away_since_ns = now_ns;
+    } else if (session->state == DT_CLIENT_CONNECTING && is_hopeless(why)) {
+        dt_client_end(session, DT_ERR_DENIED, why->text);
     } else if (session->state == DT_CLIENT_CONNECTING && !io->has_refusal) {
         session->end = *why;
     }
@@ -355,6 +365,7 @@ static void dial(dt_session_t *session)
     dt_rpc_dial_t options = {
         .address = settings->addresses[io->address],
         .tls = settings->has_tls ? &settings->tls : NULL,
+        .bearer = settings->api_key,
         .method = STREAM_METHOD,
         .ops = &ops,
         .arg = session,

@@ -13,6 +13,8 @@
 #include "conf/env.h"
 
 #define PEM_MAX            (1u << 20)
+#define KEY_MAX            127u
+#define FILE_KEY_MAX       4096u
 #define CONNECT_TIMEOUT_MS 10000
 #define VDEVS_MAX          4096u
 #define DEFAULT_PORT       "7700"
@@ -152,6 +154,66 @@ static dt_status_t find_tls(dt_client_settings_t *settings, const dt_connect_opt
     return DT_OK;
 }
 
+/* Loopback without TLS, and what a key is not needed for. */
+static bool is_here(const char *address)
+{
+    static const char *const hosts[] = {"127.", "localhost:", "[::1]:"};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        if (dt_str_has_prefix(address, hosts[i]))
+            return true;
+    return address[0] == '/' || dt_str_has_prefix(address, "unix:");
+}
+
+/* The key without the white space around it. */
+static dt_status_t take_key(dt_client_settings_t *settings, char *text, const char *where,
+                            dt_error_t *err)
+{
+    size_t len = strlen(text), skip = strspn(text, " \t\r\n");
+    while (len > skip && strchr(" \t\r\n", text[len - 1]))
+        text[--len] = '\0';
+    settings->api_key = strdup(text + skip);
+    if (!settings->api_key)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an API key");
+    if (!dt_str_has_prefix(settings->api_key, "dtk_") || len - skip > KEY_MAX)
+        return dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                       "%s is no API key: one begins with dtk_ and comes from dtorchctl key create",
+                       where);
+    return DT_OK;
+}
+
+static dt_status_t read_key(dt_client_settings_t *settings, const char *path, dt_error_t *err)
+{
+    char *text = NULL;
+    DT_TRY(read_file(path, FILE_KEY_MAX, &text, err));
+    dt_status_t status = take_key(settings, text, path, err);
+    explicit_bzero(text, strlen(text));
+    free(text);
+    return status;
+}
+
+static dt_status_t find_key(dt_client_settings_t *settings, const dt_connect_options_t *options,
+                            const dt_conf_t *conf, dt_error_t *err)
+{
+    char text[KEY_MAX + 64];
+    const char *given = options->api_key ? options->api_key : dt_conf_str(conf, "ApiKey");
+    if (!options->api_key && !*given && *dt_conf_str(conf, "ApiKeyFile"))
+        DT_TRY(read_key(settings, dt_conf_str(conf, "ApiKeyFile"), err));
+    if (*given) {
+        bool fits = dt_str_copy(text, sizeof text, given);
+        DT_TRY(take_key(settings, fits ? text : (char[]){""},
+                        options->api_key ? "api_key" : "ApiKey", err));
+        explicit_bzero(text, sizeof text);
+    }
+    for (size_t i = 0; settings->api_key && !settings->has_tls && i < settings->address_count; i++)
+        if (!is_here(settings->addresses[i]))
+            return dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                           "an API key is not sent to %s without TLS: set CertificateAuthority= in "
+                           "client.conf (or DTORCH_CERTIFICATE_AUTHORITY, "
+                           "dt_connect_options_t.certificate_authority) to the cluster's CA",
+                           settings->addresses[i]);
+    return DT_OK;
+}
+
 static dt_status_t find_record_file(dt_client_settings_t *settings,
                                     const dt_connect_options_t *options, const dt_conf_t *conf,
                                     dt_error_t *err)
@@ -208,6 +270,7 @@ dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_
         options.linger_us ? options.linger_us * DT_CLOCK_US_NS : DT_CLIENT_LINGER_NS;
     DT_TRY(find_addresses(settings, &options, conf, err));
     DT_TRY(find_tls(settings, &options, conf, err));
+    DT_TRY(find_key(settings, &options, conf, err));
     DT_TRY(find_record_file(settings, &options, conf, err));
     return take_texts(settings, &options, err);
 }
@@ -221,6 +284,9 @@ void dt_client_settings_fini(dt_client_settings_t *settings)
     if (settings->key)
         explicit_bzero(settings->key, strlen(settings->key));
     free(settings->key);
+    if (settings->api_key)
+        explicit_bzero(settings->api_key, strlen(settings->api_key));
+    free(settings->api_key);
     free(settings->bin_dir);
     free(settings->private_devices);
     free(settings->record_file);

@@ -120,6 +120,12 @@ void dt_controllerd_reply(dt_controllerd_t *app, dt_rpc_call_t *call,
                           const ProtobufCMessage *message);
 void dt_controllerd_fail(dt_rpc_call_t *call, const dt_error_t *why);
 
+/* The same for a stream of a session, which an API key opens too. *ret_admission: whose it is, and
+ * whether it may begin a session. Threads: loop only; the answer holds until the cluster's next
+ * call. */
+bool dt_controllerd_admit(const dt_controllerd_door_t *door, dt_rpc_stream_t *stream, bool is_bulk,
+                          dt_cluster_admission_t *ret_admission);
+
 extern const dt_rpc_stream_ops_t dt_controllerd_worker_ops;
 extern const dt_rpc_stream_ops_t dt_controllerd_session_ops;
 extern const dt_rpc_stream_ops_t dt_controllerd_link_ops;
@@ -130,7 +136,8 @@ extern const dt_rpc_stream_ops_t dt_controllerd_watch_ops;
 dt_controllerd_unary_fn dt_controllerd_join, dt_controllerd_get_cluster, dt_controllerd_list_nodes,
     dt_controllerd_set_node, dt_controllerd_list_events, dt_controllerd_get_config,
     dt_controllerd_get_diagnostics, dt_controllerd_create_token, dt_controllerd_list_tokens,
-    dt_controllerd_revoke_token, dt_controllerd_list_jobs, dt_controllerd_get_job,
+    dt_controllerd_revoke_token, dt_controllerd_create_key, dt_controllerd_list_keys,
+    dt_controllerd_revoke_key, dt_controllerd_list_jobs, dt_controllerd_get_job,
     dt_controllerd_end_job, dt_controllerd_list_tensors, dt_controllerd_health_check;
 
 /* A request that waits for the core's REPLY. */

@@ -192,9 +192,25 @@ static void put_journal(dt_controllerd_t *app, const dt_store_status_t *store)
                        DT_STORE_SYNC_BUCKETS, store->sync_sum_ns);
 }
 
-static void put_security(dt_controllerd_t *app)
+static void put_keys(dt_controllerd_t *app, const dt_cluster_counts_t *counts)
 {
     dt_metrics_text_t *text = &app->text;
+    static const char *const states[] = {"valid", "expired", "revoked"};
+    dt_metrics_family(text, "dtorch_api_keys", DT_METRICS_GAUGE, "API keys by state.");
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+        dt_metrics_integer(text, DT_METRICS_LABELS({"state", states[i]}), counts->keys[i]);
+    dt_metrics_family(text, "dtorch_sessions_refused_total", DT_METRICS_COUNTER,
+                      "Streams of programs that were refused for their API key.");
+    for (size_t i = DT_KEY_FITS + 1; i < DT_KEY_VERDICT_COUNT; i++)
+        dt_metrics_integer(text,
+                           DT_METRICS_LABELS({"key", dt_cluster_verdict_text((dt_key_verdict_t)i)}),
+                           (int64_t)counts->key_refusals[i]);
+}
+
+static void put_security(dt_controllerd_t *app, const dt_cluster_counts_t *counts)
+{
+    dt_metrics_text_t *text = &app->text;
+    put_keys(app, counts);
     gauge(text, "dtorch_insecure", "1 if Insecure=yes lets plain text off this host.",
           dt_conf_bool(app->conf, "Insecure"));
     if (app->tls.is_on)
@@ -221,7 +237,7 @@ void dt_controllerd_metrics_publish(dt_controllerd_t *app, const dt_cluster_coun
     put_loop(app);
     put_queues(app, counts, &store);
     put_journal(app, &store);
-    put_security(app);
+    put_security(app, counts);
     if (dt_metrics_publish(app->metrics, &app->text, dt_controllerd_not_serving(app), &err) !=
         DT_OK)
         dt_log_warn("metrics not published", DT_LOG_E(&err));

@@ -43,10 +43,13 @@ static void open_as(dt_rpc_stream_t *stream, dt_session_stream_kind_t kind)
 {
     dt_controllerd_door_t *door = dt_rpc_stream_arg(stream);
     dt_controllerd_t *app = door->app;
+    dt_cluster_admission_t admission;
     struct session_stream *s;
     dt_rpc_stream_set_arg(stream, NULL);
-    if (!dt_controllerd_door_admits(door, stream))
+    if (!dt_controllerd_admit(door, stream, kind == DT_SESSION_STREAM_BULK, &admission)) {
+        dt_controllerd_pump(app);
         return;
+    }
     if (app->session_stream_count >= DT_CONTROLLERD_SESSION_STREAMS) {
         dt_rpc_stream_close(stream, DT_ERR_AGAIN, "too many session streams are open");
         return;
@@ -62,6 +65,10 @@ static void open_as(dt_rpc_stream_t *stream, dt_session_stream_kind_t kind)
     dt_rpc_stream_set_arg(stream, s);
     dt_sessions_opened(app->sessions, s->id, kind, dt_rpc_stream_peer(stream)->address,
                        dt_loop_now_ns());
+    dt_sessions_identify(app->sessions, s->id, admission.id, admission.name,
+                         admission.verdict == DT_KEY_FITS ? NULL : admission.text,
+                         dt_cluster_verdict_text(admission.verdict));
+    dt_controllerd_pump(app);
 }
 
 static void on_open_client(dt_rpc_stream_t *stream)

@@ -74,6 +74,8 @@ dt_status_t dt_conf_set(dt_conf_t *conf, size_t index, const char *text, const c
 
     dt_status_t status =
         dt_conf_value_parse(option, is_default ? option->dflt : text, &value, reason);
+    if (status == DT_ERR_INVALID && option->is_secret)
+        return dt_fail(err, status, "dt", 0, "%s: %s: %s", origin, option->name, reason);
     if (status == DT_ERR_INVALID) {
         const char *shown = strlen(text) > CONF_VALUE_SHOWN ? "…" : "";
         return dt_fail(err, status, "dt", 0, "%s: %s=%.*s%s: %s", origin, option->name,
@@ -97,7 +99,7 @@ void dt_conf_seal(dt_conf_t *conf)
     uint64_t hash = dt_hash_str(DT_HASH_SEED, conf->table->section);
 
     for (size_t i = 0; i < conf->table->option_count; i++) {
-        if (conf->table->options[i].is_local)
+        if (conf->table->options[i].is_local || conf->table->options[i].is_secret)
             continue;
         hash = dt_hash_str(hash, conf->table->options[i].name);
         hash = dt_hash_str(hash, conf->values[i].text);
@@ -196,7 +198,9 @@ void dt_conf_entry(const dt_conf_t *conf, size_t index, dt_conf_entry_t *ret_ent
     *ret_entry = (dt_conf_entry_t){
         .option = &conf->table->options[index],
         .section = conf->table->section,
-        .value = conf->values[index].text,
+        .value = conf->table->options[index].is_secret && *conf->values[index].text
+                     ? "(secret)"
+                     : conf->values[index].text,
         .origin = conf->values[index].origin,
     };
 }
@@ -212,8 +216,9 @@ dt_status_t dt_conf_dump(const dt_conf_t *conf, dt_buf_t *out)
                          conf->hash, conf->table->section));
     for (size_t i = 0; i < conf->table->option_count; i++) {
         const dt_conf_value_t *value = &conf->values[i];
-        DT_TRY(dt_buf_printf(out, "# from: %s\n%s=%s\n", value->origin,
-                             conf->table->options[i].name, value->text));
+        bool is_hidden = conf->table->options[i].is_secret && *value->text;
+        DT_TRY(dt_buf_printf(out, "# from: %s\n%s%s=%s\n", value->origin, is_hidden ? "#" : "",
+                             conf->table->options[i].name, is_hidden ? "(secret)" : value->text));
     }
     return DT_OK;
 }

@@ -60,6 +60,7 @@ typedef struct dt_conf_option {
     const char *choices; /* ENUM: words separated by spaces */
     bool is_reloadable;  /* a reload may change it */
     bool is_local;       /* differs from node to node by its nature: not in the hash */
+    bool is_secret;      /* its value is in no message and no dump, and not in the hash */
     const char *help;    /* a phrase without its full stop, for --help */
     const char *more;    /* further sentences for dtorch.conf(5), or NULL */
 } dt_conf_option_t;

@@ -384,6 +384,7 @@ dt_status_t dt_cluster_start(dt_cluster_t *cluster, int64_t now_ns, int64_t wall
     }
     dt_lease_clock_init(&cluster->clock, &cluster->rules, now_ns);
     dt_cluster_tokens_start(cluster);
+    dt_cluster_keys_start(cluster);
     dt_event_draft_t draft;
     dt_event_begin(&draft, DTORCH__V1__SEVERITY__NOTICE, "cluster-started", NULL);
     draft.is_unbounded = true;

@@ -42,7 +42,8 @@
  *   error: engine pid signal exit_status operator noticed_ns noticed_by engine_sequence incarnation
  *   node-drain, node-undrain, node-cordon, node-uncordon, node-label, node-forgotten notice by
  *   reason · node-drained notice · token-created, token-revoked, token-used notice token uses_left
- * Any of them may carry suppressed_before: events of that source that the rate bound swallowed.
+ * · key-created, key-revoked notice key key_id by reason · session-refused warning address kind Any
+ * of them may carry suppressed_before: events of that source that the rate bound swallowed.
  *
  * The caller performs actions in order: dt_cluster_poll() until it returns false, after each input.
  * Pointers in an action are valid until the next call on the cluster, polls included.
@@ -62,6 +63,7 @@
 #include "dtorch/v1/worker.pb-c.h"
 
 #define DT_CLUSTER_TOKENS_MAX   1024u
+#define DT_CLUSTER_KEYS_MAX     1024u
 #define DT_CLUSTER_REQUESTS_MAX 4096u
 #define DT_CLUSTER_DEVICES_MAX  128u /* of one node, missing ones included */
 #define DT_CLUSTER_LABELS_MAX   64u
@@ -207,6 +209,45 @@ void dt_cluster_use_token(dt_cluster_t *cluster, uint64_t ticket, const char *id
                           const uint8_t secret_sha256[32], const char *node_name,
                           const uint8_t node_id[16], const char *address, int64_t now_ns);
 
+/* ---- API keys of programs ---- */
+
+void dt_cluster_create_key(dt_cluster_t *cluster, uint64_t ticket,
+                           const Dtorch__V1__CreateKeyRequest *request,
+                           const dt_cluster_new_token_t *made, const char *by,
+                           int64_t now_ns); /* REPLY: CreateKeyReply */
+/* Returns the id of the key that is revoked now, in memory, whatever the REPLY says later; NULL:
+ * none is. Borrowed until the next call. */
+const char *dt_cluster_revoke_key(dt_cluster_t *cluster, uint64_t ticket,
+                                  const Dtorch__V1__RevokeKeyRequest *request, const char *by,
+                                  int64_t now_ns); /* REPLY: KeyList */
+
+typedef enum dt_key_verdict {
+    DT_KEY_FITS,
+    DT_KEY_EXPIRED, /* the secret is right in both: what began with the key goes on */
+    DT_KEY_REVOKED,
+    DT_KEY_UNKNOWN, /* no such key, or another secret */
+    DT_KEY_MISSING,
+    DT_KEY_MALFORMED,
+    DT_KEY_VERDICT_COUNT,
+} dt_key_verdict_t;
+
+/* "expired". Static. */
+const char *dt_cluster_verdict_text(dt_key_verdict_t verdict);
+
+typedef struct dt_cluster_admission {
+    dt_key_verdict_t verdict;
+    const char *id, *name; /* of the key if the secret is right, else NULL; until the next call */
+    char text[256];        /* for the peer: what is wrong, and what to do */
+    bool is_limited;       /* too many failures of this host: it need not be told */
+} dt_cluster_admission_t;
+
+/* Judge what a program shows that opens a session's stream over TLS without a certificate: the id
+ * of its key ("": it is none, NULL: nothing) and the hash of the secret. What is neither right nor
+ * once was is an event (session-refused), bounded for each host; the caller reports the others by
+ * dt_cluster_report() when it refuses them. */
+void dt_cluster_admit(dt_cluster_t *cluster, const char *id, const uint8_t *secret_sha256,
+                      const char *address, int64_t now_ns, dt_cluster_admission_t *ret_admission);
+
 /* ---- queries: messages in the caller's arena, durable state only where it matters ----
  * Errors of all: NOMEM (the arena's cap). */
 
@@ -222,6 +263,9 @@ DT_MUST_USE dt_status_t dt_cluster_list_events(const dt_cluster_t *cluster,
                                                dt_arena_t *arena, Dtorch__V1__EventList **ret_list);
 DT_MUST_USE dt_status_t dt_cluster_list_tokens(const dt_cluster_t *cluster, dt_arena_t *arena,
                                                int64_t now_ns, Dtorch__V1__TokenList **ret_list);
+/* All but `jobs`. */
+DT_MUST_USE dt_status_t dt_cluster_list_keys(const dt_cluster_t *cluster, dt_arena_t *arena,
+                                             Dtorch__V1__KeyList **ret_list);
 /* Items of parts "core" and "node/NAME", to be put behind the caller's own. */
 DT_MUST_USE dt_status_t dt_cluster_diagnose(const dt_cluster_t *cluster, dt_arena_t *arena,
                                             int64_t now_ns, Dtorch__V1__Diagnostics **ret_items);
@@ -243,6 +287,8 @@ typedef struct dt_cluster_counts {
     uint64_t welcomes, refusals, beats_received, beats_sent, malformed;
     int64_t late_ns, late_total_ns; /* of our own turns */
     bool journal_is_failing;
+    uint32_t keys[DT_KEY_VERDICT_COUNT];         /* by FITS, EXPIRED, REVOKED */
+    uint64_t key_refusals[DT_KEY_VERDICT_COUNT]; /* since the start */
 } dt_cluster_counts_t;
 void dt_cluster_count(const dt_cluster_t *cluster, dt_cluster_counts_t *ret_counts);
 /* What is looked at in each turn. Cost: O(1). */

@@ -17,6 +17,8 @@
 #define ALL_RATE_NS  (10 * DT_CLUSTER_MS_NS)
 
 #define OFFENCE_EVENT_EVERY_NS (60 * DT_CLUSTER_SECOND_NS)
+#define ANSWERS_MAX            10u /* refusals that one host is told the reason of, then */
+#define ANSWER_EVERY_NS        (6 * DT_CLUSTER_SECOND_NS)
 
 /* ---- making ---- */
 
@@ -317,13 +319,51 @@ static dt_offender_t *find_offender(dt_cluster_t *cluster, const char *key)
     return oldest;
 }
 
-void dt_cluster_offence(dt_cluster_t *cluster, const char *address, const char *kind,
-                        const char *node_name, const char *text, bool is_malicious)
+static dt_offender_t *offender_of(dt_cluster_t *cluster, const char *address, const char *kind)
 {
     char key[160], host[96];
     host_of(host, sizeof host, address);
     (void)snprintf(key, sizeof key, "%.95s|%.40s", host, kind);
-    dt_offender_t *offender = find_offender(cluster, key);
+    return find_offender(cluster, key);
+}
+
+bool dt_cluster_offender_may_ask(dt_cluster_t *cluster, const char *address, const char *kind)
+{
+    dt_offender_t *offender = offender_of(cluster, address, kind);
+    return dt_bucket_take(&offender->answer, cluster->now_ns, ANSWERS_MAX, ANSWER_EVERY_NS);
+}
+
+static void tell_offence(dt_cluster_t *cluster, dt_offender_t *offender, const char *kind,
+                         const char *node_name)
+{
+    dt_event_draft_t draft;
+    bool is_session = strcmp(kind, "session") == 0;
+    bool has_name = node_name && *node_name;
+    dt_event_begin(&draft, DTORCH__V1__SEVERITY__WARNING,
+                   offender->is_malicious ? "peer-misbehaves"
+                   : is_session           ? "session-refused"
+                                          : "node-refused",
+                   NULL);
+    dt_event_field(&draft, "address", "%s", offender->address);
+    dt_event_field(&draft, "kind", "%s", is_session ? node_name : kind);
+    if (has_name && !is_session)
+        dt_event_field(&draft, "node_name", "%s", node_name);
+    if (offender->suppressed)
+        dt_event_field(&draft, "suppressed_before", "%" PRIu64, offender->suppressed);
+    offender->suppressed = 0;
+    offender->event_ns = cluster->now_ns;
+    (void)dt_event_end(cluster, &draft, "%s at %s%s: %s",
+                       is_session ? "a session of a program"
+                       : has_name ? node_name
+                                  : "peer",
+                       offender->address, offender->is_malicious ? " misbehaves" : " was refused",
+                       offender->text);
+}
+
+void dt_cluster_offence(dt_cluster_t *cluster, const char *address, const char *kind,
+                        const char *node_name, const char *text, bool is_malicious)
+{
+    dt_offender_t *offender = offender_of(cluster, address, kind);
     offender->count++;
     offender->last_ns = cluster->now_ns;
     offender->last_wall_ms = cluster->wall_ms;
@@ -335,20 +375,7 @@ void dt_cluster_offence(dt_cluster_t *cluster, const char *address, const char *
         cluster->events_suppressed++;
         return;
     }
-    dt_event_draft_t draft;
-    dt_event_begin(&draft, DTORCH__V1__SEVERITY__WARNING,
-                   is_malicious ? "peer-misbehaves" : "node-refused", NULL);
-    dt_event_field(&draft, "address", "%s", offender->address);
-    dt_event_field(&draft, "kind", "%s", kind);
-    if (node_name && *node_name)
-        dt_event_field(&draft, "node_name", "%s", node_name);
-    if (offender->suppressed)
-        dt_event_field(&draft, "suppressed_before", "%" PRIu64, offender->suppressed);
-    offender->suppressed = 0;
-    offender->event_ns = cluster->now_ns;
-    (void)dt_event_end(cluster, &draft, "%s%s%s%s: %s",
-                       node_name && *node_name ? node_name : "peer", " at ", offender->address,
-                       is_malicious ? " misbehaves" : " was refused", offender->text);
+    tell_offence(cluster, offender, kind, node_name);
 }
 
 void dt_cluster_peer_misbehaved(dt_cluster_t *cluster, const char *address, const char *what,

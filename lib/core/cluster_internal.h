@@ -6,6 +6,7 @@
  *   cluster_devices.c inventories: what is there, missing, failed
  *   cluster_events.c  events: making, rate, ring, durability, queries; peers that misbehave
  *   cluster_tokens.c  join tokens
+ *   cluster_keys.c    API keys
  *   cluster_admin.c   changes by people, request ids, replies that wait for the journal
  *   cluster_sessions.c what the session machine wants
  *   cluster_view.c    queries, alarms, diagnostics, counts */
@@ -162,7 +163,8 @@ typedef struct dt_offender {
     int64_t event_ns; /* of the last event about it */
     int64_t last_ns, last_wall_ms, first_wall_ms;
     uint64_t count, suppressed;
-    bool is_malicious; /* malformed and the like, not a mere refusal */
+    bool is_malicious;  /* malformed and the like, not a mere refusal */
+    dt_bucket_t answer; /* refusals that were explained to it */
 } dt_offender_t;
 
 typedef struct dt_token {
@@ -177,6 +179,24 @@ typedef struct dt_token {
     uint8_t user_id[16]; /* of its last use; user_name "": none */
     char user_name[64];
 } dt_token_t;
+
+typedef struct dt_key {
+    char id[32];
+    uint8_t secret_sha256[32];
+    char name[64];
+    char by[DT_CLUSTER_PERSON_MAX + 1];
+    char reason[257];
+    int64_t created_wall_ms, expires_wall_ms; /* 0: never */
+    int64_t expires_ns;                       /* monotonic; rules */
+    bool is_revoked;
+    int64_t revoked_wall_ms;
+    char revoked_by[DT_CLUSTER_PERSON_MAX + 1];
+    char revoked_reason[257];
+    uint64_t uses;
+    int64_t used_wall_ms;
+    char used_from[96];
+    int64_t recorded_ns; /* when the last record went out */
+} dt_key_t;
 
 typedef struct dt_request {
     char id[65];
@@ -252,6 +272,9 @@ struct dt_cluster {
     /* admin */
     dt_token_t tokens[DT_CLUSTER_TOKENS_MAX];
     uint32_t token_count;
+    dt_key_t keys[DT_CLUSTER_KEYS_MAX];
+    uint32_t key_count;
+    uint64_t key_refusals[DT_KEY_VERDICT_COUNT];
     dt_request_t *requests; /* ring of DT_CLUSTER_REQUESTS_MAX */
     uint32_t requests_head, requests_count;
     dt_list_t pending;
@@ -369,11 +392,20 @@ void dt_cluster_events_free(dt_cluster_t *cluster);
 /* Index of the first event in memory with a sequence above this one. */
 uint32_t dt_cluster_event_index_above(const dt_cluster_t *cluster, uint64_t sequence);
 const dt_stored_event_t *dt_cluster_event_at(const dt_cluster_t *cluster, uint32_t index);
-/* Note a refused or misbehaving peer; one event at first, then one a minute with the count. */
+/* Note a refused or misbehaving peer; one event at first, then one a minute with the count. `kind`
+ * "session": a program, and node_name is what is wrong with its key. */
 void dt_cluster_offence(dt_cluster_t *cluster, const char *address, const char *kind,
                         const char *node_name, const char *text, bool is_malicious);
 
+/* Whether a peer that was noted may be told why once more: 10 times, then once in 6 s. */
+bool dt_cluster_offender_may_ask(dt_cluster_t *cluster, const char *address, const char *kind);
+
 /* cluster_tokens.c */
+/* In a time that does not depend on where the bytes differ. */
+bool dt_cluster_secrets_are_equal(const uint8_t a[32], const uint8_t b[32]);
+/* A restored end on the wall clock as a monotonic one. */
+int64_t dt_cluster_expiry_ns(const dt_cluster_t *cluster, int64_t created_wall_ms,
+                             int64_t expires_wall_ms);
 /* Turn the restored tokens' wall times into monotonic ones. */
 void dt_cluster_tokens_start(dt_cluster_t *cluster);
 dt_token_t *dt_cluster_token_find(dt_cluster_t *cluster, const char *id);
@@ -381,6 +413,16 @@ dt_status_t dt_cluster_token_restore(dt_cluster_t *cluster, const Dtorch__V1__To
 void dt_cluster_token_fill(dt_token_t *token, Dtorch__V1__TokenInfo *ret_info);
 void dt_cluster_token_state(dt_token_t *token, Dtorch__V1__TokenInfo *info,
                             Dtorch__V1__TokenState *ret_state);
+
+/* cluster_keys.c */
+void dt_cluster_keys_start(dt_cluster_t *cluster);
+dt_status_t dt_cluster_key_restore(dt_cluster_t *cluster, const Dtorch__V1__KeyState *state);
+void dt_cluster_key_state(dt_key_t *key, Dtorch__V1__KeyInfo *info,
+                          Dtorch__V1__KeyState *ret_state);
+/* Count and tell a refusal. */
+void dt_cluster_refused_session(dt_cluster_t *cluster, dt_key_verdict_t verdict,
+                                const char *address, const char *text);
+void dt_cluster_count_keys(const dt_cluster_t *cluster, dt_cluster_counts_t *ret_counts);
 
 /* cluster_admin.c */
 /* Answer now, without data. */

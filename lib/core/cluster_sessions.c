@@ -113,6 +113,23 @@ void dt_cluster_sessions_durable(dt_cluster_t *cluster)
 
 /* ---- events ---- */
 
+static const char *field_of(const Dtorch__V1__Event *event, const char *key)
+{
+    for (size_t i = 0; i < event->n_fields; i++)
+        if (dt_str_is_equal(event->fields[i]->key, key))
+            return event->fields[i]->value;
+    return "";
+}
+
+/* A program that may go on, but not begin: bounded for its host like other refusals. */
+static void report_refused(dt_cluster_t *cluster, const Dtorch__V1__Event *event)
+{
+    dt_key_verdict_t verdict = DT_KEY_REVOKED;
+    if (dt_str_is_equal(field_of(event, "kind"), dt_cluster_verdict_text(DT_KEY_EXPIRED)))
+        verdict = DT_KEY_EXPIRED;
+    dt_cluster_refused_session(cluster, verdict, field_of(event, "peer"), event->text);
+}
+
 /* Names outlive the event's message, since drafts borrow them. */
 static const char *literal_of(const char *name)
 {
@@ -129,6 +146,10 @@ void dt_cluster_report(dt_cluster_t *cluster, const Dtorch__V1__Event *event, in
     dt_event_draft_t draft;
     dt_node_t *node = event->node[0] ? dt_cluster_node_by_name(cluster, event->node) : NULL;
     dt_cluster_set_now(cluster, now_ns);
+    if (dt_str_is_equal(event->name, "session-refused")) {
+        report_refused(cluster, event);
+        return;
+    }
     dt_event_begin(&draft, event->severity, literal_of(event->name), node);
     for (size_t i = 0; i < event->n_fields; i++)
         dt_event_field(&draft, event->fields[i]->key, "%s", event->fields[i]->value);

@@ -182,6 +182,9 @@ dt_status_t dt_cluster_restore(dt_cluster_t *cluster, const Dtorch__V1__StateRec
     case DTORCH__V1__STATE_RECORD__KIND_TOKEN:
         status = dt_cluster_token_restore(cluster, record->token);
         break;
+    case DTORCH__V1__STATE_RECORD__KIND_KEY:
+        status = dt_cluster_key_restore(cluster, record->key);
+        break;
     case DTORCH__V1__STATE_RECORD__KIND_REQUEST:
         status = dt_cluster_request_restore(cluster, record->request);
         break;
@@ -201,6 +204,7 @@ enum snapshot_part {
     PART_EVENTS,
     PART_TOKENS,
     PART_REQUESTS,
+    PART_KEYS,
     PART_END,
 };
 
@@ -278,6 +282,19 @@ static bool give_token(dt_cluster_t *cluster, dt_cluster_cursor_t *cursor,
     return give(cluster, cursor, record, ret_data, ret_size);
 }
 
+static bool give_key(dt_cluster_t *cluster, dt_cluster_cursor_t *cursor,
+                     Dtorch__V1__StateRecord *record, const uint8_t **ret_data, size_t *ret_size)
+{
+    Dtorch__V1__KeyState state;
+    Dtorch__V1__KeyInfo info;
+    if (cursor->next >= cluster->key_count)
+        return false;
+    dt_cluster_key_state(&cluster->keys[cursor->next++], &info, &state);
+    record->kind_case = DTORCH__V1__STATE_RECORD__KIND_KEY;
+    record->key = &state;
+    return give(cluster, cursor, record, ret_data, ret_size);
+}
+
 static bool give_request(dt_cluster_t *cluster, dt_cluster_cursor_t *cursor,
                          Dtorch__V1__StateRecord *record, const uint8_t **ret_data,
                          size_t *ret_size)
@@ -298,7 +315,7 @@ bool dt_cluster_snapshot_next(dt_cluster_t *cluster, dt_cluster_cursor_t *cursor
                               const uint8_t **, size_t *);
     static give_part_fn *const parts[] = {
         [PART_CLUSTER] = give_cluster, [PART_NODES] = give_node,       [PART_EVENTS] = give_event,
-        [PART_TOKENS] = give_token,    [PART_REQUESTS] = give_request,
+        [PART_TOKENS] = give_token,    [PART_REQUESTS] = give_request, [PART_KEYS] = give_key,
     };
     for (; cursor->part < PART_END; cursor->part++, cursor->next = 0) {
         Dtorch__V1__StateRecord record = DTORCH__V1__STATE_RECORD__INIT;

@@ -9,8 +9,7 @@
 
 #define LIFETIME_DEFAULT_MS (INT64_C(3600) * 1000)
 
-/* In a time that does not depend on where the bytes differ. */
-static bool secrets_are_equal(const uint8_t a[32], const uint8_t b[32])
+bool dt_cluster_secrets_are_equal(const uint8_t a[32], const uint8_t b[32])
 {
     uint8_t difference = 0;
     for (int i = 0; i < 32; i++)
@@ -96,15 +95,26 @@ dt_status_t dt_cluster_token_restore(dt_cluster_t *cluster, const Dtorch__V1__To
     return DT_OK;
 }
 
+int64_t dt_cluster_expiry_ns(const dt_cluster_t *cluster, int64_t created_wall_ms,
+                             int64_t expires_wall_ms)
+{
+    int64_t left_ms = expires_wall_ms - cluster->wall_ms;
+    int64_t whole_ms = expires_wall_ms - created_wall_ms;
+    int64_t left_ns, end_ns;
+    if (left_ms > whole_ms)
+        left_ms = whole_ms; /* the clock was set back: no longer than it was made for */
+    if (__builtin_mul_overflow(left_ms > 0 ? left_ms : 0, DT_CLUSTER_MS_NS, &left_ns) ||
+        __builtin_add_overflow(cluster->now_ns, left_ns, &end_ns))
+        return INT64_MAX;
+    return end_ns;
+}
+
 void dt_cluster_tokens_start(dt_cluster_t *cluster)
 {
     for (uint32_t i = 0; i < cluster->token_count; i++) {
         dt_token_t *token = &cluster->tokens[i];
-        int64_t left_ms = token->expires_wall_ms - cluster->wall_ms;
-        int64_t whole_ms = token->expires_wall_ms - token->created_wall_ms;
-        if (left_ms > whole_ms)
-            left_ms = whole_ms; /* the clock was set back: no longer than it was made for */
-        token->expires_ns = cluster->now_ns + (left_ms > 0 ? left_ms : 0) * DT_CLUSTER_MS_NS;
+        token->expires_ns =
+            dt_cluster_expiry_ns(cluster, token->created_wall_ms, token->expires_wall_ms);
     }
 }
 
@@ -258,7 +268,7 @@ static const char *why_not(dt_cluster_t *cluster, const dt_token_t *token,
 {
     if (!token)
         return "no such token";
-    if (!secrets_are_equal(token->secret_sha256, secret_sha256))
+    if (!dt_cluster_secrets_are_equal(token->secret_sha256, secret_sha256))
         return "wrong secret";
     if (token->is_revoked)
         return "the token was revoked";

@@ -404,6 +404,7 @@ void dt_cluster_count(const dt_cluster_t *cluster, dt_cluster_counts_t *ret_coun
         .late_total_ns = cluster->clock.late_total_ns,
         .journal_is_failing = cluster->journal_is_failing,
     };
+    dt_cluster_count_keys(cluster, ret_counts);
     memcpy(ret_counts->events_by_severity, cluster->events_by_severity,
            sizeof ret_counts->events_by_severity);
     for (uint32_t i = 0; i < cluster->node_count; i++)

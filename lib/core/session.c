@@ -74,6 +74,7 @@ static void stream_remove(dt_sessions_t *sessions, dt_session_stream_t *stream)
     dt_list_remove(&stream->list);
     dt_list_remove(&stream->bulk_list);
     sessions->stream_count--;
+    free(stream->why_not);
     free(stream);
 }
 
@@ -289,6 +290,21 @@ void dt_sessions_opened(dt_sessions_t *sessions, uint64_t id, dt_session_stream_
     dt_lease_init(&stream->lease, &sessions->clock, sessions->now_ns);
 }
 
+void dt_sessions_identify(dt_sessions_t *sessions, uint64_t id, const char *key, const char *name,
+                          const char *why_not, const char *kind)
+{
+    dt_session_stream_t *stream = dt_sessions_stream(sessions, id);
+    if (!stream || stream->session)
+        return;
+    (void)dt_str_copy(stream->key, sizeof stream->key, key);
+    (void)dt_str_copy(stream->key_name, sizeof stream->key_name, name);
+    (void)dt_str_copy(stream->why_kind, sizeof stream->why_kind, kind);
+    free(stream->why_not);
+    stream->why_not = why_not ? strdup(why_not) : NULL;
+    if (why_not && !stream->why_not)
+        dt_session_stream_end(sessions, stream, DT_ERR_NOMEM, "out of memory");
+}
+
 void dt_sessions_received(dt_sessions_t *sessions, uint64_t id, const uint8_t *data, size_t size,
                           int64_t now_ns)
 {
@@ -401,4 +417,26 @@ dt_status_t dt_sessions_end(dt_sessions_t *sessions, uint64_t job, const char *t
                           DT_ERR_STOPPED, text);
     dt_session_finish(sessions, session, text);
     return DT_OK;
+}
+
+uint32_t dt_sessions_count_key(const dt_sessions_t *sessions, const char *key)
+{
+    uint32_t count = 0;
+    for (dt_list_t *at = sessions->all.next; at != &sessions->all; at = at->next)
+        count += strcmp(DT_CONTAINER_OF(at, dt_session_t, list)->key, key) == 0;
+    return count;
+}
+
+uint32_t dt_sessions_end_key(dt_sessions_t *sessions, const char *key, const char *text,
+                             int64_t now_ns)
+{
+    uint32_t count = 0;
+    for (dt_list_t *at = sessions->all.next, *next; at != &sessions->all; at = next) {
+        const dt_session_t *session = DT_CONTAINER_OF(at, dt_session_t, list);
+        next = at->next; /* before it is freed */
+        if (strcmp(session->key, key) == 0 &&
+            dt_sessions_end(sessions, session->id, text, now_ns, NULL) == DT_OK)
+            count++;
+    }
+    return count;
 }

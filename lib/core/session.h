@@ -70,7 +70,8 @@
  *   too much at once: its stream is ended with an event that names it; the session has its grace.
  *
  * Events: session-started, session-resumed, session-ended info; session-lost warning (the grace is
- *   over); session-misbehaves warning; session-fault warning (node, lost tensors). Fields: session,
+ *   over); session-misbehaves, session-refused warning; session-fault warning (node, lost tensors).
+ *   Fields: session,
  *   program, peer, kind.
  *
  * The caller performs actions in order: dt_sessions_poll() until false, after each input. Pointers
@@ -195,6 +196,12 @@ void dt_sessions_node(dt_sessions_t *sessions, const dt_session_node_t *node, in
 
 void dt_sessions_opened(dt_sessions_t *sessions, uint64_t id, dt_session_stream_kind_t kind,
                         const char *address, int64_t now_ns);
+/* What the program at the other end of a CLIENT stream has shown; between its opening and its first
+ * message. `key` and `name`: of its API key, "" for none. `why_not` is not NULL: it may come back
+ * to what it began with that key, a new session is refused with this text (event session-refused,
+ * `kind`). Copies all. */
+void dt_sessions_identify(dt_sessions_t *sessions, uint64_t id, const char *key, const char *name,
+                          const char *why_not, const char *kind);
 /* A message came: the envelope as it was received. Borrows it. */
 void dt_sessions_received(dt_sessions_t *sessions, uint64_t id, const uint8_t *data, size_t size,
                           int64_t now_ns);
@@ -223,6 +230,11 @@ DT_MUST_USE dt_status_t dt_sessions_get(const dt_sessions_t *sessions, uint64_t 
 /* End a job: its client gets the text, its memory is freed. */
 DT_MUST_USE dt_status_t dt_sessions_end(dt_sessions_t *sessions, uint64_t job, const char *text,
                                         int64_t now_ns, dt_error_t *err);
+/* End all jobs that began with an API key, by its id. Gives how many. */
+uint32_t dt_sessions_end_key(dt_sessions_t *sessions, const char *key, const char *text,
+                             int64_t now_ns);
+/* How many jobs there are that began with it. Cost: O(sessions). */
+uint32_t dt_sessions_count_key(const dt_sessions_t *sessions, const char *key);
 /* Ask the nodes; answered by one REPLY with a TensorList. */
 void dt_sessions_list_tensors(dt_sessions_t *sessions, uint64_t ticket,
                               const Dtorch__V1__ListTensorsRequest *request, int64_t now_ns);

@@ -134,6 +134,18 @@ static void welcome(dt_sessions_t *sessions, dt_session_t *session)
     dt_sessions_send(sessions, session->stream->id, &down.base);
 }
 
+/* Who has shown a key that is over may come back to what it began with it, and to nothing else. */
+static bool may_have(dt_sessions_t *sessions, dt_session_stream_t *stream,
+                     const dt_session_t *session)
+{
+    if (!stream->why_not || (session && strcmp(session->key, stream->key) == 0))
+        return true;
+    dt_session_event_refused(sessions, stream);
+    dt_session_refuse(sessions, stream, DTORCH__V1__REFUSAL__CODE__DENIED, false, DT_ERR_DENIED,
+                      stream->why_not);
+    return false;
+}
+
 static void attach(dt_session_t *session, dt_session_stream_t *stream)
 {
     stream->session = session;
@@ -211,6 +223,8 @@ static void hello_new(dt_sessions_t *sessions, dt_session_stream_t *stream,
 {
     dt_session_t *session;
     dt_error_t err = {.text = "out of memory"};
+    if (!may_have(sessions, stream, NULL))
+        return;
     if (sessions->session_count >= sessions->options.sessions_max) {
         dt_session_refuse(sessions, stream, DTORCH__V1__REFUSAL__CODE__LIMIT, true, DT_ERR_AGAIN,
                           "as many sessions as SessionsMax= allows are open");
@@ -233,6 +247,8 @@ static void hello_new(dt_sessions_t *sessions, dt_session_stream_t *stream,
     }
     add(sessions, session);
     attach(session, stream);
+    (void)dt_str_copy(session->key, sizeof session->key, stream->key);
+    (void)dt_str_copy(session->key_name, sizeof session->key_name, stream->key_name);
     open_links(sessions, session);
     welcome(sessions, session);
     dt_session_event(sessions, DTORCH__V1__SEVERITY__INFO, "session-started", session, "", "",
@@ -299,6 +315,8 @@ static void hello_resume(dt_sessions_t *sessions, dt_session_stream_t *stream,
                           session ? "the token does not fit the session" : "the session is over");
         return;
     }
+    if (!may_have(sessions, stream, session))
+        return;
     if (session->stream) {
         dt_session_stream_t *old = session->stream;
         old->session = NULL;

@@ -19,6 +19,7 @@
 
 #define DT_SESSION_SECOND_NS      INT64_C(1000000000)
 #define DT_SESSION_BUCKETS        1024u
+#define DT_SESSION_KEY_ID         32u /* bytes of an API key's id, with the NUL */
 #define DT_SESSION_RECORDS_MAX    (DT_FRAME_BYTES_MAX / 2)
 #define DT_SESSION_ENVELOPE_BYTES 8u /* room in front of a packet's frame for its envelope */
 #define DT_SESSION_SCRATCH_BYTES  (1u << 20)
@@ -199,6 +200,8 @@ typedef struct dt_session {
     dt_list_t bulks;                  /* streams of kind BULK */
     int64_t away_since_ns;
     uint64_t resumes;
+    char key[DT_SESSION_KEY_ID]; /* of the API key that it began with, "" none */
+    char key_name[64];
     uint8_t token_hash[DT_SESSION_HASH_BYTES];
     uint8_t old_token_hash[DT_SESSION_HASH_BYTES];
 
@@ -288,6 +291,10 @@ typedef struct dt_session_stream {
     dt_session_stream_kind_t kind;
     int64_t opened_ns;
     char address[112];
+    char key[DT_SESSION_KEY_ID]; /* CLIENT: of the API key that was shown */
+    char key_name[64];
+    char *why_not; /* CLIENT: owned; it may not begin a session. NULL: it may */
+    char why_kind[16];
     dt_session_t *session;   /* after its hello */
     dt_session_link_t *link; /* LINK */
     dt_lease_t lease;        /* CLIENT */
@@ -512,6 +519,8 @@ bool dt_session_only_field(const uint8_t *data, size_t size, uint32_t number,
 void dt_session_event(dt_sessions_t *sessions, Dtorch__V1__Severity severity, const char *name,
                       const dt_session_t *session, const char *node, const char *kind,
                       const char *fmt, ...) DT_PRINTF_LIKE(7, 8);
+/* A program may not begin a session, by what dt_sessions_identify() said. */
+void dt_session_event_refused(dt_sessions_t *sessions, const dt_session_stream_t *stream);
 void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
                            int64_t now_ns);
 

@@ -35,13 +35,22 @@ static void put_field(struct draft *draft, const char *key, const char *value)
     draft->event.n_fields++;
 }
 
+static void give_event(dt_sessions_t *sessions, const struct draft *draft)
+{
+    dt_session_queued_t *queued = dt_sessions_action(
+        sessions, DT_SESSION_DO_EVENT, dtorch__v1__event__get_packed_size(&draft->event));
+    if (!queued)
+        return;
+    (void)dtorch__v1__event__pack(&draft->event, queued->data);
+    dt_sessions_push(sessions, queued);
+}
+
 void dt_session_event(dt_sessions_t *sessions, Dtorch__V1__Severity severity, const char *name,
                       const dt_session_t *session, const char *node, const char *kind,
                       const char *fmt, ...)
 {
     struct draft draft;
     char text[513], clean[513], number[24];
-    dt_session_queued_t *queued;
     va_list args;
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof text, fmt, args);
@@ -60,12 +69,20 @@ void dt_session_event(dt_sessions_t *sessions, Dtorch__V1__Severity severity, co
         put_field(&draft, "peer", session->address);
     }
     put_field(&draft, "kind", kind);
-    queued = dt_sessions_action(sessions, DT_SESSION_DO_EVENT,
-                                dtorch__v1__event__get_packed_size(&draft.event));
-    if (!queued)
-        return;
-    (void)dtorch__v1__event__pack(&draft.event, queued->data);
-    dt_sessions_push(sessions, queued);
+    give_event(sessions, &draft);
+}
+
+void dt_session_event_refused(dt_sessions_t *sessions, const dt_session_stream_t *stream)
+{
+    struct draft draft;
+    dtorch__v1__event__init(&draft.event);
+    draft.event.severity = DTORCH__V1__SEVERITY__WARNING;
+    draft.event.name = DT_SESSION_TEXT("session-refused");
+    draft.event.text = stream->why_not;
+    draft.event.fields = draft.list;
+    put_field(&draft, "peer", stream->address);
+    put_field(&draft, "kind", stream->why_kind);
+    give_event(sessions, &draft);
 }
 
 /* ---- statistics ---- */
@@ -181,6 +198,7 @@ static Dtorch__V1__Job *make_job(const dt_sessions_t *sessions, const dt_session
     job->tenant = DT_SESSION_TEXT("default");
     job->peer = DT_SESSION_TEXT(session->address);
     job->build = DT_SESSION_TEXT(session->build);
+    job->key = DT_SESSION_TEXT(session->key_name);
     job->started_wall_ms = session->started_wall_ms;
     job->age_ms = (now_ns - session->started_ns) / 1000000;
     if (!session->stream)

@@ -124,6 +124,18 @@ void dt_pki_token_format(const dt_pki_token_t *token, char *text);
 DT_MUST_USE dt_status_t dt_pki_token_parse(const char *text, dt_pki_token_t *ret_token,
                                            dt_error_t *err);
 
+/* An API key of a program: "dtk_<id>_<secret>". */
+typedef struct dt_pki_api_key {
+    char id[2 * DT_PKI_TOKEN_ID_BYTES + 1];
+    char secret[2 * DT_PKI_TOKEN_SECRET_BYTES + 1];
+} dt_pki_api_key_t;
+
+/* Make a key with random id and secret, and its text. */
+void dt_pki_api_key_make(dt_pki_api_key_t *ret_key, char text[static DT_PKI_TOKEN_SIZE]);
+/* Read a key's text. Errors: INVALID; nothing of the text is repeated. */
+DT_MUST_USE dt_status_t dt_pki_api_key_parse(const char *text, dt_pki_api_key_t *ret_key,
+                                             dt_error_t *err);
+
 /* Write a file so that a crash leaves the old one or the new one: temporary name, fsync, rename,
  * fsync of the folder. `mode` e.g. 0600; the temporary file is removed after an error.
  * Errors: as errno says (DENIED, NOT_FOUND, LIMIT for a full disk, INTERNAL). Blocking: yes. */

@@ -109,3 +109,28 @@ dt_status_t dt_pki_token_parse(const char *text, dt_pki_token_t *ret_token, dt_e
     *ret_token = token;
     return DT_OK;
 }
+
+/* ---- API keys ---- */
+
+void dt_pki_api_key_make(dt_pki_api_key_t *ret_key, char text[static DT_PKI_TOKEN_SIZE])
+{
+    dt_pki_random_hex(ret_key->id, DT_PKI_TOKEN_ID_BYTES);
+    dt_pki_random_hex(ret_key->secret, DT_PKI_TOKEN_SECRET_BYTES);
+    (void)snprintf(text, DT_PKI_TOKEN_SIZE, "dtk_%s_%s", ret_key->id, ret_key->secret);
+}
+
+dt_status_t dt_pki_api_key_parse(const char *text, dt_pki_api_key_t *ret_key, dt_error_t *err)
+{
+    dt_pki_api_key_t key;
+    bool is_ok = strncmp(text, "dtk_", 4) == 0;
+    text += is_ok ? 4 : 0;
+    is_ok = is_ok && take_hex(&text, (size_t)2 * DT_PKI_TOKEN_ID_BYTES, '_', key.id) &&
+            take_hex(&text, (size_t)2 * DT_PKI_TOKEN_SECRET_BYTES, '\0', key.secret) && !*text;
+    if (!is_ok)
+        return dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                       "not an API key: it looks like dtk_<%d digits>_<%d digits> and comes from "
+                       "dtorchctl key create",
+                       2 * DT_PKI_TOKEN_ID_BYTES, 2 * DT_PKI_TOKEN_SECRET_BYTES);
+    *ret_key = key;
+    return DT_OK;
+}

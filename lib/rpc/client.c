@@ -113,6 +113,10 @@ static void on_opened(void *arg, bool ok)
 static void begin_dial(dt_rpc_stream_t *stream)
 {
     grpc_op initial = {.op = GRPC_OP_SEND_INITIAL_METADATA};
+    if (!GRPC_SLICE_IS_EMPTY(stream->bearer.value)) {
+        initial.data.send_initial_metadata.metadata = &stream->bearer;
+        initial.data.send_initial_metadata.count = 1;
+    }
     grpc_op opened = {.op = GRPC_OP_RECV_INITIAL_METADATA,
                       .data.recv_initial_metadata.recv_initial_metadata = &stream->initial};
     stream->pending = 1; /* ours, until all batches are started */
@@ -120,6 +124,20 @@ static void begin_dial(dt_rpc_stream_t *stream)
     dt_rpc_stream_read(stream);
     dt_rpc_stream_batch(stream, &opened, &stream->open_tag);
     stream->pending--;
+}
+
+/* A secret goes over an encrypted connection only, whatever the caller wanted. */
+static void take_bearer(dt_rpc_stream_t *stream, const dt_rpc_dial_t *dial)
+{
+    char text[DT_RPC_BEARER_MAX + sizeof DT_RPC_BEARER];
+    dt_rpc_address_t parsed;
+    if (!dial->bearer || !*dial->bearer || !dial->tls ||
+        dt_rpc_address_parse(dial->address, &parsed, NULL) != DT_OK || parsed.is_unix)
+        return;
+    (void)snprintf(text, sizeof text, DT_RPC_BEARER "%s", dial->bearer);
+    stream->bearer.key = grpc_slice_from_static_string(DT_RPC_AUTHORIZATION);
+    stream->bearer.value = grpc_slice_from_copied_string(text);
+    explicit_bzero(text, sizeof text);
 }
 
 dt_status_t dt_rpc_dial(dt_rpc_t *rpc, const dt_rpc_dial_t *dial, dt_rpc_stream_t **ret_stream,
@@ -139,6 +157,7 @@ dt_status_t dt_rpc_dial(dt_rpc_t *rpc, const dt_rpc_dial_t *dial, dt_rpc_stream_
         return status;
     }
     stream->id = ++rpc->stream_id;
+    take_bearer(stream, dial);
     if (dial->queue_bytes_max)
         stream->queue_bytes_max = dial->queue_bytes_max;
     stream->open_tag = (dt_rpc_tag_t){on_opened, stream};

@@ -119,6 +119,10 @@ void *dt_rpc_stream_arg(const dt_rpc_stream_t *stream);
 void dt_rpc_stream_set_arg(dt_rpc_stream_t *stream, void *arg);
 /* Who is at the other end. Server side only; valid as long as the stream. */
 const dt_rpc_peer_t *dt_rpc_stream_peer(const dt_rpc_stream_t *stream);
+/* The secret that a client sent as "authorization: Bearer SECRET", NUL-terminated into `out`;
+ * false: none, several, or one that does not fit. Server side only; on an encrypted connection or
+ * not: the caller looks at the peer. */
+bool dt_rpc_stream_bearer(const dt_rpc_stream_t *stream, char *out, size_t size);
 uint64_t dt_rpc_stream_id(const dt_rpc_stream_t *stream); /* unique in this process, from 1 */
 /* When the last message arrived (open counts), ns monotonic: what silence is measured from. */
 int64_t dt_rpc_stream_last_rx_ns(const dt_rpc_stream_t *stream);
@@ -249,6 +253,7 @@ void dt_rpc_call_fail(dt_rpc_call_t *call, dt_status_t status, const char *text)
 typedef struct dt_rpc_dial {
     const char *address;
     const dt_rpc_tls_t *tls; /* NULL: plain text; ignored for unix sockets */
+    const char *bearer;      /* sent as "authorization: Bearer ..." over TLS, and not without */
     const char *method;
     const dt_rpc_stream_ops_t *ops; /* kept until closed */
     void *arg;

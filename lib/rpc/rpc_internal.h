@@ -21,6 +21,10 @@
         .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)(name), .value.integer = (number)      \
     }
 
+#define DT_RPC_AUTHORIZATION "authorization"
+#define DT_RPC_BEARER        "Bearer "
+#define DT_RPC_BEARER_MAX    255u
+
 /* What the completion queue hands back: embedded in the object that the batch is about. */
 typedef struct dt_rpc_tag {
     void (*run)(void *arg, bool ok);
@@ -67,6 +71,7 @@ struct dt_rpc_stream {
     void *arg;
     grpc_call *call;
     grpc_channel *channel;  /* client */
+    grpc_metadata bearer;   /* client; slices are empty if there is none */
     dt_timer_t *open_timer; /* client, until it is open */
     uint64_t id;
     int64_t last_rx_ns;

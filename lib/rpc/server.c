@@ -45,6 +45,30 @@ static void request_unknown(dt_rpc_server_t *server);
 
 /* ---- streams ---- */
 
+bool dt_rpc_stream_bearer(const dt_rpc_stream_t *stream, char *out, size_t size)
+{
+    const size_t prefix = sizeof DT_RPC_BEARER - 1;
+    const grpc_metadata *found = NULL;
+    for (size_t i = 0; i < stream->initial.count; i++) {
+        const grpc_metadata *one = &stream->initial.metadata[i];
+        if (grpc_slice_str_cmp(one->key, DT_RPC_AUTHORIZATION) != 0)
+            continue;
+        if (found)
+            return false;
+        found = one;
+    }
+    if (!found || GRPC_SLICE_LENGTH(found->value) < prefix ||
+        memcmp(GRPC_SLICE_START_PTR(found->value), DT_RPC_BEARER, prefix) != 0)
+        return false;
+    size_t length = GRPC_SLICE_LENGTH(found->value) - prefix;
+    const uint8_t *text = GRPC_SLICE_START_PTR(found->value) + prefix;
+    if (length >= size || memchr(text, 0, length))
+        return false;
+    memcpy(out, text, length);
+    out[length] = '\0';
+    return true;
+}
+
 static void ignore_message(dt_rpc_stream_t *stream, const uint8_t *data, size_t size)
 {
     (void)stream;

@@ -73,6 +73,8 @@ void dt_rpc_stream_discard(dt_rpc_stream_t *stream)
     grpc_metadata_array_destroy(&stream->initial);
     grpc_metadata_array_destroy(&stream->trailing);
     grpc_slice_unref(stream->details);
+    grpc_slice_unref(stream->bearer.key);
+    grpc_slice_unref(stream->bearer.value);
     if (stream->call)
         grpc_call_unref(stream->call);
     if (stream->channel)
@@ -324,7 +326,7 @@ dt_rpc_stream_t *dt_rpc_stream_new(dt_rpc_t *rpc, const dt_rpc_stream_ops_t *ops
     stream->ops = ops;
     stream->arg = arg;
     stream->queue_bytes_max = QUEUE_BYTES_MAX;
-    stream->details = grpc_empty_slice();
+    stream->details = stream->bearer.key = stream->bearer.value = grpc_empty_slice();
     grpc_metadata_array_init(&stream->initial);
     grpc_metadata_array_init(&stream->trailing);
     dt_list_init(&stream->messages);

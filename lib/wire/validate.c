@@ -15,6 +15,8 @@
 #define SIGNATURE_MAX        (128 << 10)
 #define META_MAX             512 /* of a tensor, as lib/wire/record.h codes it */
 #define CHUNK_MAX            (1 << 20)
+#define TOKEN_LIFETIME_MAX   (INT64_C(30) * 24 * 3600 * 1000)
+#define KEY_LIFETIME_MAX     (INT64_C(3650) * 24 * 3600 * 1000)
 #define DT_VALIDATE_WALL_MAX INT64_C(253402300799999) /* the year 9999 */
 #define ROW(name, ...)                                                                             \
     {                                                                                              \
@@ -245,14 +247,35 @@ static const dt_validate_row_t set_node_rows[] = {
 static const dt_validate_row_t list_events_rows[] = {FREE(after_sequence), WALL(since_wall_ms),
                                                      TEXT(node, 63), ENUM(severity_min),
                                                      INT(limit, 0, 10000)};
-static const dt_validate_row_t create_token_rows[] = {
-    INT(lifetime_ms, 0, INT64_C(30) * 24 * 3600 * 1000), INT(uses, 0, 10000), NODE(node_name),
-    TEXT(by, 127), TEXT(request_id, 64)};
+static const dt_validate_row_t create_token_rows[] = {INT(lifetime_ms, 0, TOKEN_LIFETIME_MAX),
+                                                      INT(uses, 0, 10000), NODE(node_name),
+                                                      TEXT(by, 127), TEXT(request_id, 64)};
 static const dt_validate_row_t revoke_token_rows[] = {TEXT1(id, 31), TEXT(by, 127),
                                                       TEXT(request_id, 64)};
 static const dt_validate_row_t token_info_rows[] = {
     TEXT1(id, 31),   WALL(created_wall_ms), WALL(expires_wall_ms), INT(uses_left, 0, 10000),
     NODE(node_name), TEXT(by, 255),         FREE(revoked)};
+static const dt_validate_row_t create_key_rows[] = {
+    NODE1(name), INT(lifetime_ms, 0, KEY_LIFETIME_MAX), TEXT(reason, 256), TEXT(by, 127),
+    TEXT(request_id, 64)};
+static const dt_validate_row_t revoke_key_rows[] = {
+    TEXT1(key, 63), FREE(end_jobs), TEXT(reason, 256), TEXT(by, 127), TEXT(request_id, 64)};
+static const dt_validate_row_t key_info_rows[] = {
+    TEXT1(id, 31),
+    NODE1(name),
+    WALL(created_wall_ms),
+    WALL(expires_wall_ms),
+    TEXT(by, 255),
+    TEXT(reason, 256),
+    FREE(revoked),
+    WALL(revoked_wall_ms),
+    TEXT(revoked_by, 255),
+    TEXT(revoked_reason, 256),
+    FREE(uses),
+    WALL(used_wall_ms),
+    TEXT(used_from, 95),
+    FREE(jobs),
+};
 static const dt_validate_row_t event_rows[] = {
     INT(sequence, 0, INT64_MAX),
     WALL(wall_ms),
@@ -267,7 +290,8 @@ static const dt_validate_row_t event_rows[] = {
 static const dt_validate_row_t event_field_rows[] = {TEXT1(key, 31), TEXT(value, 255)};
 
 static const dt_validate_row_t state_rows[] = {MESSAGE(cluster), MESSAGE(node),  MESSAGE(forgotten),
-                                               MESSAGE(event),   MESSAGE(token), MESSAGE(request)};
+                                               MESSAGE(event),   MESSAGE(token), MESSAGE(request),
+                                               MESSAGE(key)};
 static const dt_validate_row_t cluster_state_rows[] = {
     BYTES(cluster_id, 16, 16), INT(epoch, 1, INT64_MAX), WALL(wall_ms), FREE(session_numbers)};
 static const dt_validate_row_t node_state_rows[] = {
@@ -289,6 +313,7 @@ static const dt_validate_row_t node_state_rows[] = {
 static const dt_validate_row_t forgotten_rows[] = {BYTES(node_id, 16, 16)};
 static const dt_validate_row_t token_state_rows[] = {MESSAGE1(info), BYTES(secret_sha256, 32, 32),
                                                      BYTES0(user_id, 16), TEXT(user_name, 63)};
+static const dt_validate_row_t key_state_rows[] = {MESSAGE1(info), BYTES(secret_sha256, 32, 32)};
 static const dt_validate_row_t request_state_rows[] = {TEXT1(request_id, 64), WALL(wall_ms),
                                                        TEXT(summary, 512)};
 
@@ -368,14 +393,26 @@ static dt_status_t check_set_node(const ProtobufCMessage *message, dt_error_t *e
     return DT_OK;
 }
 
+static dt_status_t check_lifetime(int64_t lifetime_ms, const char *message, int64_t max,
+                                  dt_error_t *err)
+{
+    if (lifetime_ms == 0 || lifetime_ms >= 60000)
+        return DT_OK;
+    return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
+                   "%s.lifetime_ms: %" PRId64 ", bound 60000..%" PRId64 ", or 0", message,
+                   lifetime_ms, max);
+}
+
 static dt_status_t check_create_token(const ProtobufCMessage *message, dt_error_t *err)
 {
     const Dtorch__V1__CreateTokenRequest *request = (const void *)message;
-    if (request->lifetime_ms == 0 || request->lifetime_ms >= 60000)
-        return DT_OK;
-    return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
-                   "CreateTokenRequest.lifetime_ms: %" PRId64 ", bound 60000..2592000000, or 0",
-                   request->lifetime_ms);
+    return check_lifetime(request->lifetime_ms, "CreateTokenRequest", TOKEN_LIFETIME_MAX, err);
+}
+
+static dt_status_t check_create_key(const ProtobufCMessage *message, dt_error_t *err)
+{
+    const Dtorch__V1__CreateKeyRequest *request = (const void *)message;
+    return check_lifetime(request->lifetime_ms, "CreateKeyRequest", KEY_LIFETIME_MAX, err);
 }
 
 #define TABLE(prefix, rows, check)                                                                 \
@@ -438,6 +475,10 @@ static const dt_validate_table_t tables[] = {
     TABLE(create_token_request, create_token_rows, check_create_token),
     TABLE(revoke_token_request, revoke_token_rows, NULL),
     TABLE(token_info, token_info_rows, NULL),
+    TABLE(create_key_request, create_key_rows, check_create_key),
+    TABLE(revoke_key_request, revoke_key_rows, NULL),
+    TABLE(key_info, key_info_rows, NULL),
+    TABLE(key_state, key_state_rows, NULL),
     TABLE(event, event_rows, NULL),
     TABLE(event_field, event_field_rows, NULL),
     TABLE(state_record, state_rows, check_kind),

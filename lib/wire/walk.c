@@ -128,7 +128,7 @@ static dt_status_t check_text(const struct place *at, const dt_validate_row_t *r
         return FAIL(at, err, DT_WIRE_TEXT,
                     "%zu bytes that are not UTF-8 without control characters", len);
     if (row->kind == DT_VALIDATE_NODE && (len || row->min) && !dt_wire_node_name_is_valid(text))
-        return FAIL(at, err, DT_WIRE_BOUND, "\"%.80s\", a node's name is 1..63 of [a-z0-9-]", text);
+        return FAIL(at, err, DT_WIRE_BOUND, "\"%.80s\", a name is 1..63 of [a-z0-9-]", text);
     if (row->kind == DT_VALIDATE_LABEL_KEY && !is_label_key(text, len))
         return FAIL(at, err, DT_WIRE_BOUND,
                     "\"%.80s\", a label's key is 1..63 of [a-z0-9._/-], first and last [a-z0-9]",

@@ -331,14 +331,19 @@ typedef struct dt_connect_options {
                                 operators, uploaded bytes, results; NULL: Record= of client.conf or
                                 $DTORCH_RECORD, "": none. A file that cannot be made fails
                                 dt_connect(); one that takes no more is told by dt_disconnect() */
+    const char *api_key; /* shown to the controller over TLS, never without; NULL: ApiKeyFile= or
+                            ApiKey= of client.conf, $DTORCH_API_KEY_FILE or $DTORCH_API_KEY; "":
+                            none. Since 0.1 */
 } dt_connect_options_t;
 
 /* Connect and begin a session. `options` NULL: all defaults.
  * With no address configured a private cluster of child processes is started on a unix socket in a
  * folder of its own; it ends with the session, and with the program however that ends.
  * Ownership: gives *ret_session, end it with dt_disconnect(). Errors: DT_ERR_NOT_FOUND (no daemon
- * program), DT_ERR_AGAIN (nobody answers, or no device is free), DT_ERR_TIMEOUT, DT_ERR_DENIED,
- * DT_ERR_PEER (refused; the text says why). Blocking: until connected, or connect_timeout_ms. */
+ * program), DT_ERR_AGAIN (nobody answers, or no device is free), DT_ERR_TIMEOUT, DT_ERR_DENIED (the
+ * API key or the certificate; the text says what to do), DT_ERR_PEER (refused; the text says why).
+ * An API key that would have to go without TLS is DT_ERR_INVALID. Blocking: until connected, or
+ * connect_timeout_ms. */
 DT_API DT_MUST_USE dt_status_t dt_connect(const dt_connect_options_t *options,
                                           dt_session_t **ret_session, dt_error_t *err);
 
