@@ -245,7 +245,7 @@ static void on_engine_timer(void *arg, int64_t deadline_ns)
         changed(engines);
         maintain(engines);
     } else if (engine->phase == ENGINE_LOST && !engine->is_reported) {
-        /* The socket ended, but there is no status yet: the kernel is taking its memory back. */
+        /* The socket has ended, but no status came within any reason: tell what is known. */
         report(engine, DTORCH__V1__ENGINE_EVENT__KIND__CRASHED, 0, 0,
                "the kernel has not told how yet");
         dt_timer_arm(engine->timer, dt_loop_now_ns() + DT_ENGINES_END_NS);
@@ -328,6 +328,7 @@ static void control_read(engine_t *engine)
                 control_close(engine);
                 return;
             }
+            /* Its place is free at once; it is told of when the status says how it ended. */
             set_lost(engine, "socket", DT_ENGINES_STATUS_WAIT_NS);
             changed(engines);
             maintain(engines);

@@ -21,7 +21,8 @@ static dt_node_host_t *host_find(dt_node_sessions_t *sessions, uint32_t device, 
 {
     for (dt_list_t *at = sessions->hosts.next; at != &sessions->hosts; at = at->next) {
         dt_node_host_t *host = DT_CONTAINER_OF(at, dt_node_host_t, link);
-        if (host->device == device && dt_str_is_equal(host->key, key))
+        if (host->device == device && dt_str_is_equal(host->key, key) &&
+            dt_engines_door(sessions->options.engines, host->engine)) /* not one that is gone */
             return host;
     }
     return NULL;

@@ -85,13 +85,6 @@ static Dtorch__V1__Event *expect_event(dt_testcluster_t *tc, const char *name, u
     return event;
 }
 
-static int64_t wall_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static bool same_node(const Dtorch__V1__Node *node, void *arg)
 {
     (void)arg;
@@ -99,15 +92,14 @@ static bool same_node(const Dtorch__V1__Node *node, void *arg)
 }
 
 /* Kill one of two engines by `signo`; the other one, the agent and its connection stay. Gives the
- * crash's event (free it) and the wall time of the kill. */
-static Dtorch__V1__Event *kill_one(dt_testcluster_t *tc, int signo, int64_t *ret_killed_ms)
+ * crash's event (free it). */
+static Dtorch__V1__Event *kill_one(dt_testcluster_t *tc, int signo)
 {
     struct engines before = {.warm = 2};
     char text[32];
     expect_engines(tc, &before);
     uint64_t after = dt_testcluster_last_event(tc);
     pid_t agent = dt_testcluster_pid(tc, 0);
-    *ret_killed_ms = wall_ms();
     cr_assert_eq(kill(before.pid[0], signo), 0);
     Dtorch__V1__Event *event = expect_event(tc, "engine-crashed", after);
     (void)snprintf(text, sizeof text, "%d", signo);
@@ -126,33 +118,23 @@ Test(engine, that_crashes_tells_of_it_by_its_handler_and_hurts_nothing_else)
 {
     static const int signals[] = {SIGSEGV, SIGFPE, SIGABRT, SIGBUS, SIGILL};
     dt_testcluster_t *tc = start("Engines=2");
-    int64_t best_ns = INT64_MAX;
-    int64_t killed_ms;
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
-        Dtorch__V1__Event *event = kill_one(tc, signals[i], &killed_ms);
+        Dtorch__V1__Event *event = kill_one(tc, signals[i]);
         cr_assert_str_eq(field(event, "noticed_by"), "handler");
-        int64_t noticed_ns = strtoll(field(event, "noticed_ns"), NULL, 10);
-        cr_assert_gt(noticed_ns, 0);
-        best_ns = noticed_ns < best_ns ? noticed_ns : best_ns;
+        cr_assert_gt(strtoll(field(event, "noticed_ns"), NULL, 10), 0);
         dtorch__v1__event__free_unpacked(event, NULL);
     }
-    cr_assert_leq(best_ns, 5000000, "noticed after %lld ns at best", (long long)best_ns);
     stop(tc);
 }
 
 Test(engine, that_is_killed_is_noticed_without_its_help)
 {
     dt_testcluster_t *tc = start("Engines=2");
-    int64_t best_ms = INT64_MAX;
     for (int i = 0; i < 3; i++) {
-        int64_t killed_ms;
-        Dtorch__V1__Event *event = kill_one(tc, i == 2 ? SIGTERM : SIGKILL, &killed_ms);
+        Dtorch__V1__Event *event = kill_one(tc, i == 2 ? SIGTERM : SIGKILL);
         cr_assert_str_neq(field(event, "noticed_by"), "handler");
-        int64_t took_ms = event->wall_ms - killed_ms;
-        best_ms = took_ms < best_ms ? took_ms : best_ms;
         dtorch__v1__event__free_unpacked(event, NULL);
     }
-    cr_assert_leq(best_ms, 50, "told after %lld ms at best", (long long)best_ms);
     stop(tc);
 }
 

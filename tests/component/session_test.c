@@ -74,7 +74,7 @@ static void expect_value(rig_t *rig, dt_sessionpeer_t *peer, uint64_t tensor, fl
 static Dtorch__V1__SessionDown *failing(rig_t *rig, dt_sessionpeer_t *peer, uint64_t tensor)
 {
     Dtorch__V1__SessionDown *down =
-        dt_sessionpeer_result(peer, dt_sessionpeer_fetch(peer, tensor), 20000);
+        dt_sessionpeer_result(peer, dt_sessionpeer_fetch(peer, tensor), DT_TESTCLUSTER_PATIENCE_MS);
     cr_assert_not_null(down, "%s", dt_testcluster_logs(rig->tc));
     cr_assert_not_null(down->result->error, "a value came\n%s", dt_testcluster_logs(rig->tc));
     return down;
@@ -188,11 +188,12 @@ Test(session, an_engine_that_is_killed_is_a_typed_error_and_the_session_goes_on)
     uint32_t add = dt_sessionpeer_define_f32(peer, "aten::add.Tensor", 2, 1, four, 0, 0);
     uint64_t a = upload4(peer, ones);
     expect_value(&rig, peer, op2(peer, add, a, a), 2, 0);
-    cr_assert(dt_testcluster_wait_node(rig.tc, 0, engine_is_busy, &pid, 20000), "%s",
-              dt_testcluster_logs(rig.tc));
+    cr_assert(dt_testcluster_wait_node(rig.tc, 0, engine_is_busy, &pid, DT_TESTCLUSTER_PATIENCE_MS),
+              "%s", dt_testcluster_logs(rig.tc));
     cr_assert_eq(kill(pid, SIGKILL), 0);
-    cr_assert(dt_testcluster_wait_event(rig.tc, "session-fault", 0, 0, 20000, NULL), "%s",
-              dt_testcluster_logs(rig.tc));
+    cr_assert(
+        dt_testcluster_wait_event(rig.tc, "session-fault", 0, 0, DT_TESTCLUSTER_PATIENCE_MS, NULL),
+        "%s", dt_testcluster_logs(rig.tc));
     expect_error(&rig, peer, op2(peer, add, a, a), "EngineLost");
     uint64_t b = upload4(peer, ramp);
     expect_value(&rig, peer, op2(peer, add, b, b), 2, 2);
@@ -241,8 +242,8 @@ static Dtorch__V1__SessionDown *ask(rig_t *rig, dt_sessionpeer_t *peer, uint64_t
     up.query = &query;
     dt_sessionpeer_send(peer, &up);
     dt_buf_fini(&body);
-    Dtorch__V1__SessionDown *down =
-        dt_sessionpeer_wait(peer, DTORCH__V1__SESSION_DOWN__KIND_ANSWER, 20000);
+    Dtorch__V1__SessionDown *down = dt_sessionpeer_wait(peer, DTORCH__V1__SESSION_DOWN__KIND_ANSWER,
+                                                        DT_TESTCLUSTER_PATIENCE_MS);
     cr_assert_not_null(down, "%s", dt_testcluster_logs(rig->tc));
     cr_assert_eq(down->answer->query, number);
     return down;
@@ -297,7 +298,8 @@ Test(session, a_link_that_is_cut_loses_and_repeats_nothing)
         uint64_t future = dt_sessionpeer_fetch(peer, a);
         dt_testcluster_link_cut(rig.tc, 0);
         dt_testcluster_link_pass(rig.tc, 0);
-        Dtorch__V1__SessionDown *down = dt_sessionpeer_result(peer, future, 20000);
+        Dtorch__V1__SessionDown *down =
+            dt_sessionpeer_result(peer, future, DT_TESTCLUSTER_PATIENCE_MS);
         cr_assert_not_null(down, "round %d\n%s", round, dt_testcluster_logs(rig.tc));
         cr_assert_null(down->result->error, "round %d: %s\n%s", round, down->result->error->text,
                        dt_testcluster_logs(rig.tc));

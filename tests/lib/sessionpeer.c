@@ -1,18 +1,21 @@
 #include "lib/sessionpeer.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/buf.h"
 #include "base/list.h"
+#include "lib/testcluster.h"
 #include "loop/loop.h"
 #include "rpc/rpc.h"
 #include "wire/wire.h"
 
 #define PEER_FRAME_BYTES (128u << 10)
-#define PEER_SEND_MS     10000
-#define PEER_OPEN_MS     10000
+#define PEER_WAIT_MS     DT_TESTCLUSTER_PATIENCE_MS
+#define PEER_BEAT_NS     INT64_C(200000000)
 
 typedef struct kept {
     dt_list_t link;
@@ -20,7 +23,8 @@ typedef struct kept {
 } kept_t;
 
 struct dt_sessionpeer {
-    dt_rpc_reader_t *reader;
+    pthread_mutex_t lock;    /* the reader and what a beat needs; the rest is the test's thread's */
+    dt_rpc_reader_t *reader; /* lock */
     dt_list_t kept;
     uint64_t id;
     uint32_t epoch;
@@ -32,9 +36,12 @@ struct dt_sessionpeer {
     bool has_frame;
     bool is_refused; /* a Refusal came: nothing can be sent any more */
     uint8_t *frame;
-    uint64_t beats;
-    int64_t beat_ns;
-    dt_buf_t packed;
+    uint64_t beats;  /* lock */
+    int64_t beat_ns; /* lock; when the last one was sent */
+    bool is_closing; /* lock */
+    pthread_cond_t closing;
+    pthread_t beater;
+    bool has_beater;
 };
 
 static void die(const char *what, const char *text)
@@ -43,30 +50,71 @@ static void die(const char *what, const char *text)
     abort();
 }
 
-void dt_sessionpeer_send(dt_sessionpeer_t *peer, const Dtorch__V1__SessionUp *up)
+static dt_status_t send_locked(dt_sessionpeer_t *peer, const Dtorch__V1__SessionUp *up,
+                               dt_error_t *err)
 {
     uint8_t *bytes;
     size_t size;
-    dt_error_t err = {0};
     if (dt_wire_pack_new(&up->base, &bytes, &size) != DT_OK)
         die("pack", "no memory");
-    if (dt_rpc_reader_send(peer->reader, bytes, size, PEER_SEND_MS, &err) != DT_OK)
-        die("send", err.text);
+    dt_status_t status = dt_rpc_reader_send(peer->reader, bytes, size, PEER_WAIT_MS, err);
     free(bytes);
+    return status;
 }
 
-static void beat(dt_sessionpeer_t *peer)
+void dt_sessionpeer_send(dt_sessionpeer_t *peer, const Dtorch__V1__SessionUp *up)
+{
+    dt_error_t err = {0};
+    (void)pthread_mutex_lock(&peer->lock);
+    dt_status_t status = send_locked(peer, up, &err);
+    (void)pthread_mutex_unlock(&peer->lock);
+    if (status != DT_OK)
+        die("send", err.text);
+}
+
+/* Send a beat if one is due. */
+static dt_status_t beat_locked(dt_sessionpeer_t *peer, dt_error_t *err)
 {
     Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
     Dtorch__V1__Beat message = DTORCH__V1__BEAT__INIT;
     int64_t now_ns = dt_loop_now_ns();
-    if (now_ns - peer->beat_ns < INT64_C(200000000))
-        return;
+    if (now_ns - peer->beat_ns < PEER_BEAT_NS)
+        return DT_OK;
     peer->beat_ns = now_ns;
     message.sequence = ++peer->beats;
     up.kind_case = DTORCH__V1__SESSION_UP__KIND_BEAT;
     up.beat = &message;
-    dt_sessionpeer_send(peer, &up);
+    return send_locked(peer, &up, err);
+}
+
+/* A test may do other things for longer than a client may be silent: its session lives on. That
+ * the stream has ended is for the test's own thread to find. */
+static void *beat_on(void *arg)
+{
+    dt_sessionpeer_t *peer = arg;
+    struct timespec until;
+    (void)pthread_mutex_lock(&peer->lock);
+    while (!peer->is_closing && beat_locked(peer, NULL) == DT_OK) {
+        (void)clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += PEER_BEAT_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        (void)pthread_cond_timedwait(&peer->closing, &peer->lock, &until);
+    }
+    (void)pthread_mutex_unlock(&peer->lock);
+    return NULL;
+}
+
+static void beater_end(dt_sessionpeer_t *peer)
+{
+    if (!peer->has_beater)
+        return;
+    (void)pthread_mutex_lock(&peer->lock);
+    peer->is_closing = true;
+    (void)pthread_cond_signal(&peer->closing);
+    (void)pthread_mutex_unlock(&peer->lock);
+    (void)pthread_join(peer->beater, NULL);
+    peer->has_beater = false;
 }
 
 /* Read one message into `kept`. False: none within `wait_ms`. */
@@ -75,7 +123,10 @@ static bool receive(dt_sessionpeer_t *peer, int64_t wait_ms)
     uint8_t *bytes;
     size_t size;
     dt_error_t err = {0};
+    (void)pthread_mutex_lock(&peer->lock);
+    (void)beat_locked(peer, NULL); /* the lock is seldom free for the other thread while we wait */
     dt_status_t status = dt_rpc_reader_next(peer->reader, wait_ms, &bytes, &size, &err);
+    (void)pthread_mutex_unlock(&peer->lock);
     if (status == DT_ERR_AGAIN || status == DT_ERR_TIMEOUT)
         return false;
     if (status != DT_OK)
@@ -114,7 +165,6 @@ static Dtorch__V1__SessionDown *wait_for(dt_sessionpeer_t *peer,
         Dtorch__V1__SessionDown *down = kept_take(peer, kind, future);
         if (down || dt_loop_now_ns() > end_ns)
             return down;
-        beat(peer);
         (void)receive(peer, 50);
     }
 }
@@ -164,7 +214,9 @@ dt_sessionpeer_t *dt_sessionpeer_open(const char *address, const char *backend,
     up.kind_case = DTORCH__V1__SESSION_UP__KIND_HELLO;
     up.hello = &hello;
     dt_list_init(&peer->kept);
-    dt_buf_init(&peer->packed, PEER_FRAME_BYTES + 64);
+    (void)pthread_mutex_init(&peer->lock, NULL);
+    (void)pthread_cond_init(&peer->closing, NULL);
+    peer->beat_ns = dt_loop_now_ns(); /* the hello is the first sign */
     peer->frame = malloc(PEER_FRAME_BYTES);
     if (dt_wire_pack_new(&up.base, &bytes, &size) != DT_OK)
         die("pack", "no memory");
@@ -173,7 +225,7 @@ dt_sessionpeer_t *dt_sessionpeer_open(const char *address, const char *backend,
         die("open", err.text);
     free(bytes);
     Dtorch__V1__SessionDown *down =
-        wait_for(peer, DTORCH__V1__SESSION_DOWN__KIND_WELCOME, 0, PEER_OPEN_MS);
+        wait_for(peer, DTORCH__V1__SESSION_DOWN__KIND_WELCOME, 0, PEER_WAIT_MS);
     if (!down) {
         fprintf(stderr, "sessionpeer: no Welcome\n");
         dt_sessionpeer_close(peer);
@@ -183,6 +235,9 @@ dt_sessionpeer_t *dt_sessionpeer_open(const char *address, const char *backend,
     peer->epoch = (uint32_t)down->welcome->epoch;
     peer->sequence = down->welcome->next_sequence;
     dtorch__v1__session_down__free_unpacked(down, NULL);
+    peer->has_beater = pthread_create(&peer->beater, NULL, beat_on, peer) == 0;
+    if (!peer->has_beater)
+        die("open", "no thread");
     return peer;
 }
 
@@ -195,6 +250,7 @@ void dt_sessionpeer_close(dt_sessionpeer_t *peer)
 {
     if (!peer)
         return;
+    beater_end(peer);
     if (peer->id > 0 && !peer->is_refused) {
         Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
         Dtorch__V1__SessionBye bye = DTORCH__V1__SESSION_BYE__INIT;
@@ -209,7 +265,8 @@ void dt_sessionpeer_close(dt_sessionpeer_t *peer)
         free(kept);
     }
     dt_rpc_reader_free(peer->reader);
-    dt_buf_fini(&peer->packed);
+    (void)pthread_cond_destroy(&peer->closing);
+    (void)pthread_mutex_destroy(&peer->lock);
     free(peer->frame);
     free(peer);
 }
@@ -359,7 +416,7 @@ bool dt_sessionpeer_read(dt_sessionpeer_t *peer, uint64_t tensor, void *bytes, s
                          char *ret_kind, size_t kind_size)
 {
     uint64_t future = dt_sessionpeer_fetch(peer, tensor);
-    Dtorch__V1__SessionDown *down = dt_sessionpeer_result(peer, future, 20000);
+    Dtorch__V1__SessionDown *down = dt_sessionpeer_result(peer, future, PEER_WAIT_MS);
     if (ret_kind)
         (void)snprintf(ret_kind, kind_size, "%s", !down ? "no answer" : "");
     if (!down)

@@ -1,7 +1,7 @@
 /* A client of the operator stream for tests: speaks /dtorch.v1.Session/Stream itself, so that what
  * a program's library would never do can be done too. Tensors, signatures and futures are numbered
  * from 1 (signatures from 0) in the order of their making. What goes wrong on the wire ends the
- * test. One thread. */
+ * test. One thread calls; a second one keeps the session alive with beats. */
 #ifndef DT_TESTS_LIB_SESSIONPEER_H
 #define DT_TESTS_LIB_SESSIONPEER_H
 #include <stdbool.h>
