@@ -1,0 +1,157 @@
+"""Where PyTorch needs to be told about the device in Python: each change here says what it is for.
+
+Each wraps one function, does nothing for tensors of other devices, and is made once."""
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+
+from dtorch import _start
+
+
+def install() -> None:
+    """Make all of them."""
+    _keep_parameters()
+    _print_at_once()
+    _refuse_dlpack()
+    _compile_to_eager()
+    _forward_ranges()
+
+
+def _is_ours(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.device.type == "dtorch"
+
+
+# ---- Module.to: parameters stay the same objects, as on a move to CUDA ----
+
+_moved: dict[int, tuple[Any, Any]] | None = None  # while a move runs: by id of the old parameter, (old, new)
+
+
+def _keep_parameters() -> None:
+    """PyTorch makes new Parameter objects when a module moves between the CPU and a device of a kind that it does not know:
+    tied weights come apart, and an optimizer that was made before goes on with the old ones. Here the old object takes the
+    new content instead; where something else holds the old content, tied weights stay tied at least."""
+    plain = torch.nn.Module._apply
+
+    @functools.wraps(plain)
+    def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+        global _moved
+        outermost = _moved is None
+        if outermost:
+            _moved = {}
+        try:
+            before = dict(self._parameters)
+            result = plain(self, fn, recurse)
+            for name, old in before.items():
+                new = self._parameters[name]
+                if old is not None and new is not old and (_is_ours(old) or _is_ours(new)):
+                    self._parameters[name] = _keep(old, new)
+            return result
+        finally:
+            if outermost:
+                _moved = None
+
+    torch.nn.Module._apply = _apply
+
+
+def _keep(old: Any, new: Any) -> Any:
+    known = _moved.get(id(old)) if _moved is not None else None
+    if known is not None:
+        return known[1]
+    try:
+        torch.utils.swap_tensors(old, new)
+        return old
+    except RuntimeError:
+        if _moved is not None:
+            _moved[id(old)] = (old, new)
+        return new
+
+
+# ---- repr: the tensor is fetched once, not element by element ----
+
+
+def _print_at_once() -> None:
+    from torch import _tensor_str
+
+    plain = _tensor_str._tensor_str
+
+    @functools.wraps(plain)
+    def _str(self: torch.Tensor, indent: int) -> str:
+        return plain(self.detach().cpu() if self.device.type == "dtorch" else self, indent)
+
+    _tensor_str._tensor_str = _str
+
+
+# ---- DLPack shares memory, and there is none to share ----
+
+
+def _refuse_dlpack() -> None:
+    text = "a tensor on dtorch lies on the cluster, so DLPack has no address to share: use x.cpu() first"
+
+    def refusing(plain: Any) -> Any:
+        @functools.wraps(plain)
+        def function(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_ours(self):
+                raise BufferError(text)
+            return plain(self, *args, **kwargs)
+        return function
+
+    torch.Tensor.__dlpack__ = refusing(torch.Tensor.__dlpack__)
+    torch.Tensor.__dlpack_device__ = refusing(torch.Tensor.__dlpack_device__)
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = refusing(torch.utils.dlpack.to_dlpack)
+
+
+# ---- torch.compile: inductor has no code for the device; the traced program runs operator by operator ----
+
+
+def _compile_to_eager() -> None:
+    wrapper = torch._TorchCompileInductorWrapper
+    plain = wrapper.__call__
+
+    @functools.wraps(plain)
+    def __call__(self: Any, model: Any, inputs: Any) -> Any:
+        if not _uses_device(model, inputs):
+            return plain(self, model, inputs)
+        _warn_of_eager()
+        return model.forward
+
+    wrapper.__call__ = __call__
+
+
+@functools.lru_cache(maxsize=1)
+def _warn_of_eager() -> None:
+    warnings.warn("torch.compile on dtorch: traced, then run operator by operator as without it; inductor makes no code for "
+                  "this device", stacklevel=2)
+
+
+def _uses_device(model: Any, inputs: Any) -> bool:
+    leaves = list(inputs)
+    if isinstance(model, torch.nn.Module):
+        leaves += [*model.parameters(), *model.buffers()]
+    if isinstance(model, torch.fx.GraphModule):
+        leaves += [node.meta.get("example_value") for node in model.graph.nodes]
+    return any(_is_ours(leaf) for leaf in leaves)
+
+
+# ---- profiler ranges: marks in the stream, shown by `dtorchctl job` and named by errors ----
+
+
+def _forward_ranges() -> None:
+    plain = torch.autograd.profiler.record_function
+    enter, leave = plain.__enter__, plain.__exit__
+
+    @functools.wraps(enter)
+    def __enter__(self: Any) -> Any:
+        library = _start.library()
+        self._dtorch = bool(library.is_connected()) and library.range_begin(self.name.encode()[:127]) == 0
+        return enter(self)
+
+    @functools.wraps(leave)
+    def __exit__(self: Any, *raised: Any) -> Any:
+        if self.__dict__.pop("_dtorch", False):
+            _start.library().range_end()
+        return leave(self, *raised)
+
+    plain.__enter__, plain.__exit__ = __enter__, __exit__
