@@ -105,7 +105,7 @@ def move(tree: Any, device: str) -> Any:
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor's values. Shapes: any; the result is (bytes,)."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return plain.reshape(-1).view(torch.uint8) if plain.numel() else plain.new_empty(0, dtype=torch.uint8)
 
 

@@ -1,0 +1,2 @@
+import torch
+print(torch.ones(3, device="dtorch") * 2)
