@@ -133,6 +133,10 @@ size_t dt_rpc_stream_queued(const dt_rpc_stream_t *stream); /* bytes accepted an
  * caller should cancel), STOPPED (the stream is ending), NOMEM.
  * Ownership: borrows (copies). Threads: loop only. Blocking: never. */
 DT_MUST_USE dt_status_t dt_rpc_stream_send(dt_rpc_stream_t *stream, const void *data, size_t size);
+/* Hold back what is sent from now on until it is uncorked, so that several small messages leave in
+ * one write. Both on the same callback: a corked stream writes nothing. */
+void dt_rpc_stream_cork(dt_rpc_stream_t *stream);
+void dt_rpc_stream_uncork(dt_rpc_stream_t *stream);
 
 /* End in order: what is queued is sent first, then server: `status` and `text` go to the client;
  * client: half-close, and the server's status ends it. A peer that does not take it within

@@ -80,6 +80,7 @@ struct dt_rpc_stream {
     bool is_ending;    /* nothing more is accepted for sending */
     bool is_end_begun; /* the final batch was started, or never will be */
     bool is_writing;
+    bool is_corked;
     bool is_half_closed; /* the peer has sent all */
     bool is_server_stream;
     dt_list_t messages; /* struct message, waiting to be written */

@@ -172,11 +172,13 @@ static void handle_message(dt_rpc_stream_t *stream, grpc_byte_buffer *bytes)
         read_status(stream);
         return;
     }
-    dt_rpc_stream_read(stream); /* before the message is handled: the transport works meanwhile */
     stream->last_rx_ns = dt_loop_now_ns();
     if (stream->server)
         stream->server->stats.rx_messages++;
     stream->ops->message(stream, data, size);
+    /* Afterwards: with the next read gRPC writes to the peer that its window is free again. What
+     * the message led to leaves first. */
+    dt_rpc_stream_read(stream);
 }
 
 static void on_read(void *arg, bool ok)
@@ -200,7 +202,7 @@ static void on_read(void *arg, bool ok)
 
 static void write_next(dt_rpc_stream_t *stream)
 {
-    if (stream->is_writing)
+    if (stream->is_writing || stream->is_corked)
         return;
     dt_list_t *at = dt_list_pop(&stream->messages);
     if (!at)
@@ -252,11 +254,24 @@ dt_status_t dt_rpc_stream_send(dt_rpc_stream_t *stream, const void *data, size_t
     return DT_OK;
 }
 
+void dt_rpc_stream_cork(dt_rpc_stream_t *stream)
+{
+    stream->is_corked = true;
+}
+
+void dt_rpc_stream_uncork(dt_rpc_stream_t *stream)
+{
+    stream->is_corked = false;
+    write_next(stream);
+    end_if_drained(stream);
+}
+
 /* ---- ending ---- */
 
 static void end_if_drained(dt_rpc_stream_t *stream)
 {
-    if (!stream->is_ending || stream->is_end_begun || stream->is_writing)
+    if (!stream->is_ending || stream->is_end_begun || stream->is_writing ||
+        !dt_list_is_empty(&stream->messages)) /* corked */
         return;
     stream->is_end_begun = true;
     grpc_slice details = grpc_slice_from_copied_string(stream->why.text);
