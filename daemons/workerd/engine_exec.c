@@ -249,6 +249,7 @@ static bool run_records(dt_exec_session_t *session, int64_t until_ns)
             break;
         if (session->has_emitted && !dt_exec_has_room(session))
             break;
+        dt_exec_kick(session); /* what comes next may take long */
         if (!dt_exec_perform(session))
             break;
         session->has_record = false;
@@ -289,6 +290,7 @@ static bool session_turn(dt_exec_session_t *session)
     bool can_go_on = was_busy && !session->is_waiting && !session->is_blocked;
     bool was_sent = dt_exec_bulk_write(session);
     tell(session, !was_busy || !session->has_record);
+    dt_exec_kick(session);
     atomic_store_explicit(&session->memory.channel->running, 0, memory_order_relaxed);
     dt_exec_memory_use(NULL);
     return can_go_on || was_sent;

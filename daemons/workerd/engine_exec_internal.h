@@ -148,6 +148,7 @@ struct dt_exec_session {
     bool is_blocked;  /* for room in the up ring */
     bool is_stuck;    /* a chunk that came early has no room yet */
     bool has_emitted; /* something went up since room was looked for */
+    bool must_kick;   /* something went up and its reader may sleep */
     bool is_broken;   /* nothing more is performed; `broken` says why */
     dt_error_t broken;
     uint64_t next;         /* sequence that is performed next; 0: the first frame says */
@@ -274,6 +275,8 @@ void dt_exec_bulk_fini(dt_exec_session_t *session);
 /* Put a field of WorkerSessionUp. The room was looked at before: what does not fit ends the session
  * at the agent, which sees a gap. */
 void dt_exec_up(dt_exec_session_t *session, unsigned field, const void *body, size_t size);
+/* Wake the agent for what went up: once for all of it. */
+void dt_exec_kick(dt_exec_session_t *session);
 bool dt_exec_has_room(dt_exec_session_t *session); /* for one more record; else it is blocked */
 void dt_exec_result_error(dt_exec_session_t *session, uint64_t future, dt_exec_cause_t *cause);
 void dt_exec_tell_poison(dt_exec_session_t *session, dt_exec_cause_t *cause);

@@ -21,7 +21,15 @@ void dt_exec_up(dt_exec_session_t *session, unsigned field, const void *body, si
     uint8_t *end = dt_pack_head(bytes, field, size);
     if (size)
         memcpy(end, body, size);
-    dt_ring_commit(&session->up, (size_t)(end - bytes) + size, DT_CHANNEL_UP);
+    dt_ring_put(&session->up, (size_t)(end - bytes) + size, DT_CHANNEL_UP);
+    session->must_kick = true;
+}
+
+void dt_exec_kick(dt_exec_session_t *session)
+{
+    if (session->must_kick)
+        dt_ring_kick(&session->up);
+    session->must_kick = false;
 }
 
 bool dt_exec_has_room(dt_exec_session_t *session)

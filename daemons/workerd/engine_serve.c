@@ -296,7 +296,8 @@ static bool control_read(dt_engine_host_t *host)
     }
 }
 
-static void host_sleep(int64_t deadline_ns)
+/* Returns whether the agent has sent something. */
+static bool host_sleep(int64_t deadline_ns)
 {
     struct pollfd fds[] = {{.fd = DT_ENGINE_FD_CONTROL, .events = POLLIN},
                            {.fd = DT_ENGINE_FD_WAKE, .events = POLLIN}};
@@ -306,7 +307,9 @@ static void host_sleep(int64_t deadline_ns)
         timeout_ms = left_ns > 0 ? (int)((left_ns + DT_CLOCK_MS_NS - 1) / DT_CLOCK_MS_NS) : 0;
     }
     (void)poll(fds, 2, timeout_ms);
-    dt_ring_wake_clear(DT_ENGINE_FD_WAKE);
+    if (fds[1].revents)
+        dt_ring_wake_clear(DT_ENGINE_FD_WAKE);
+    return fds[0].revents != 0;
 }
 
 void dt_engine_host_serve(dt_engine_host_t *host)
@@ -319,11 +322,13 @@ void dt_engine_host_serve(dt_engine_host_t *host)
         say(DT_ENGINE_MESSAGE_FAILED, 0, err.text);
         return;
     }
-    while (control_read(host)) {
+    bool has_control = true;
+    while (!has_control || control_read(host)) {
         int64_t deadline_ns = INT64_MAX;
+        has_control = true; /* while there is work nobody else looks */
         if (host->exec &&
             (dt_exec_turn(host->exec) || !dt_exec_prepare_sleep(host->exec, &deadline_ns)))
             continue;
-        host_sleep(deadline_ns);
+        has_control = host_sleep(deadline_ns);
     }
 }

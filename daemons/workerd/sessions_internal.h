@@ -77,6 +77,7 @@ typedef struct dt_node_instance {
     uint64_t kept_bytes;
     uint64_t up_last; /* number of the last message */
     uint64_t up_sent; /* number of the last one given to this stream */
+    int32_t looks;    /* how well it paid to look for answers, see dt_node_up_look() */
 } dt_node_instance_t;
 
 struct dt_node_sessions {
@@ -114,6 +115,9 @@ bool dt_node_up_pack(dt_node_instance_t *instance, const Dtorch__V1__WorkerSessi
 void dt_node_up_received(dt_node_instance_t *instance, uint64_t number);
 /* Move what the engines wrote, as far as there is room. */
 void dt_node_up_pump(dt_node_instance_t *instance);
+/* Frames came for engines that had nothing to do: look for their answers for a moment, where that
+ * has paid lately, instead of being woken for them. Blocking: up to DT_NODE_LOOK_NS. */
+void dt_node_up_look(dt_node_instance_t *instance);
 /* All that an engine that is gone has written, whatever the room. */
 void dt_node_up_drain(dt_node_instance_t *instance, dt_node_member_t *member);
 void dt_node_up_free(dt_node_instance_t *instance);

@@ -12,6 +12,7 @@
 #define DT_NODE_STREAM_MESSAGE_MAX ((1u << 20) + 4096u) /* a chunk and its fields */
 #define DT_NODE_STREAM_QUEUE_MAX   (16u << 20)
 #define DT_NODE_CHUNK_DATA_MAX     (1u << 20)
+#define DT_NODE_AWAITED_BYTES      4096u /* a frame up to this is no part of a long run */
 #define DT_NODE_FRAME_TAG          0x0a /* field 1 of WorkerSessionDown, bytes */
 #define DT_NODE_CHUNK_TAG          0x1a /* field 3, a BulkChunk */
 
@@ -46,6 +47,7 @@ static void take_frame(dt_node_instance_t *instance, const uint8_t *frame, size_
         stream_fail(instance, "records are missing");
         return;
     }
+    bool is_awaited = size <= DT_NODE_AWAITED_BYTES && dt_ring_is_drained(&instance->frames);
     dt_status_t status = dt_ring_write(&instance->frames, DT_CHANNEL_FRAME, frame, size, &bad);
     if (status == DT_ERR_PEER)
         dt_node_member_misbehaves(instance, bad, true);
@@ -57,6 +59,8 @@ static void take_frame(dt_node_instance_t *instance, const uint8_t *frame, size_
         instance->received = first + count - 1;
     instance->owner->stats.frames++;
     instance->owner->stats.frame_bytes += size;
+    if (is_awaited && status == DT_OK)
+        dt_node_up_look(instance);
 }
 
 /* The envelope of a frame is read by hand, so that its bytes are copied once: into the ring. */

@@ -4,6 +4,12 @@
 #include "base/log.h"
 #include "sessions_internal.h"
 
+#define DT_NODE_TOGETHER_BYTES 16384u /* of small messages that wait for each other */
+#define DT_NODE_LOOK_NS        INT64_C(40000)
+#define DT_NODE_LOOK_MISS      4   /* what a look in vain counts against one that paid */
+#define DT_NODE_LOOK_MOST      16  /* what lies in store of those that paid */
+#define DT_NODE_LOOK_REST      256 /* frames without a look, when nothing is left of it */
+
 bool dt_node_up_keep(dt_node_instance_t *instance, const uint8_t *bytes, size_t size)
 {
     dt_node_message_t *message = malloc(sizeof *message + size);
@@ -47,12 +53,16 @@ static void send_kept(dt_node_instance_t *instance)
     while (at != &instance->kept &&
            DT_CONTAINER_OF(at, dt_node_message_t, link)->number > instance->up_sent)
         at = at->prev;
+    if (!can_send(instance))
+        return;
+    dt_rpc_stream_cork(instance->stream->rpc);
     for (at = at->next; at != &instance->kept && can_send(instance); at = at->next) {
         const dt_node_message_t *message = DT_CONTAINER_OF(at, dt_node_message_t, link);
         if (dt_rpc_stream_send(instance->stream->rpc, message->bytes, message->size) != DT_OK)
-            return; /* it is ending; `closed` comes */
+            break; /* it is ending; `closed` comes */
         instance->up_sent = message->number;
     }
+    dt_rpc_stream_uncork(instance->stream->rpc);
 }
 
 void dt_node_up_received(dt_node_instance_t *instance, uint64_t number)
@@ -90,32 +100,79 @@ static void engine_misbehaves(dt_node_instance_t *instance, const dt_node_member
     dt_engines_kill(instance->owner->options.engines, member->host->engine);
 }
 
+/* Move what one engine wrote. Small messages that lie together leave in one write. */
+static void pump_member(dt_node_instance_t *instance, dt_node_member_t *member, uint64_t *moved)
+{
+    uint64_t unsent = 0;
+    while (member->host && instance->kept_bytes < DT_NODE_SESSIONS_KEEP_BYTES) {
+        uint64_t before = instance->kept_bytes;
+        dt_status_t status =
+            *moved < DT_NODE_SESSIONS_TURN_BYTES ? take(instance, member) : DT_ERR_LIMIT;
+        if (status == DT_ERR_LIMIT) { /* others' turn; ring our own bell */
+            dt_engine_door_t *door =
+                dt_engines_door(instance->owner->options.engines, member->host->engine);
+            dt_ring_wake(door ? door->bell : -1);
+            return;
+        }
+        if (status == DT_ERR_PEER)
+            engine_misbehaves(instance, member);
+        if (status == DT_ERR_AGAIN && dt_ring_prepare_sleep(&member->up))
+            continue;
+        if (status != DT_OK)
+            return;
+        *moved += instance->kept_bytes - before;
+        unsent += instance->kept_bytes - before;
+        if (unsent >= DT_NODE_TOGETHER_BYTES) {
+            send_kept(instance);
+            unsent = 0;
+        }
+    }
+}
+
 void dt_node_up_pump(dt_node_instance_t *instance)
 {
     uint64_t moved = 0;
     send_kept(instance);
     for (uint32_t i = 0; i < instance->member_count; i++) {
-        dt_node_member_t *member = &instance->members[i];
-        while (member->host && instance->kept_bytes < DT_NODE_SESSIONS_KEEP_BYTES) {
-            uint64_t before = instance->kept_bytes;
-            dt_status_t status =
-                moved < DT_NODE_SESSIONS_TURN_BYTES ? take(instance, member) : DT_ERR_LIMIT;
-            if (status == DT_ERR_LIMIT) { /* others' turn; ring our own bell */
-                dt_engine_door_t *door =
-                    dt_engines_door(instance->owner->options.engines, member->host->engine);
-                dt_ring_wake(door ? door->bell : -1);
-                break;
-            }
-            if (status == DT_ERR_PEER)
-                engine_misbehaves(instance, member);
-            if (status == DT_ERR_AGAIN && dt_ring_prepare_sleep(&member->up))
-                continue;
-            if (status != DT_OK)
-                break;
-            moved += instance->kept_bytes - before;
-            send_kept(instance);
-        }
+        pump_member(instance, &instance->members[i], &moved);
+        send_kept(instance);
     }
+}
+
+/* Whether an engine has answered. */
+static bool has_answer(const dt_node_instance_t *instance)
+{
+    for (uint32_t i = 0; i < instance->member_count; i++) {
+        dt_ring_message_t message;
+        if (instance->members[i].host && dt_ring_peek(&instance->members[i].up, &message) == DT_OK)
+            return true;
+    }
+    return false;
+}
+
+void dt_node_up_look(dt_node_instance_t *instance)
+{
+    int64_t until_ns;
+    bool has_one;
+    if (instance->looks < 0) { /* it did not pay: not again for a while */
+        instance->looks++;
+        return;
+    }
+    for (uint32_t i = 0; i < instance->member_count; i++)
+        if (instance->members[i].host)
+            dt_ring_cancel_sleep(&instance->members[i].up);
+    until_ns = dt_loop_now_ns() + DT_NODE_LOOK_NS;
+    do {
+        for (int i = 0; i < 16; i++)
+            dt_ring_pause();
+        has_one = has_answer(instance);
+    } while (!has_one && dt_loop_now_ns() < until_ns);
+    instance->looks += has_one ? 1 : -DT_NODE_LOOK_MISS;
+    if (instance->looks > DT_NODE_LOOK_MOST)
+        instance->looks = DT_NODE_LOOK_MOST;
+    else if (instance->looks < 0)
+        instance->looks = -DT_NODE_LOOK_REST;
+    dt_node_up_pump(instance);
 }
 
 void dt_node_up_drain(dt_node_instance_t *instance, dt_node_member_t *member)

@@ -127,10 +127,14 @@ dt_status_t dt_ring_reserve(dt_ring_writer_t *writer, size_t size, uint8_t **ret
     return DT_OK;
 }
 
-void dt_ring_commit(dt_ring_writer_t *writer, size_t size, uint32_t kind)
+void dt_ring_put(dt_ring_writer_t *writer, size_t size, uint32_t kind)
 {
     put_header(writer, writer->reserved, (uint32_t)size, kind);
     writer->tail = writer->reserved + taken(size);
+}
+
+void dt_ring_kick(dt_ring_writer_t *writer)
+{
     /* Against the reader's "asleep, then look": one of the two sees the other's store. */
     atomic_store_explicit(&writer->body->tail, writer->tail, memory_order_seq_cst);
     for (uint32_t i = 0; i < writer->reader_count; i++) {
@@ -139,6 +143,12 @@ void dt_ring_commit(dt_ring_writer_t *writer, size_t size, uint32_t kind)
             atomic_exchange_explicit(&cursor->is_asleep, 0, memory_order_seq_cst))
             dt_ring_wake(writer->readers[i].wake);
     }
+}
+
+void dt_ring_commit(dt_ring_writer_t *writer, size_t size, uint32_t kind)
+{
+    dt_ring_put(writer, size, kind);
+    dt_ring_kick(writer);
 }
 
 dt_status_t dt_ring_write(dt_ring_writer_t *writer, uint32_t kind, const void *bytes, size_t size,

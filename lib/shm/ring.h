@@ -105,6 +105,10 @@ DT_MUST_USE dt_status_t dt_ring_reserve(dt_ring_writer_t *writer, size_t size, u
                                         uint32_t *ret_reader);
 /* Make the reserved message visible, `size` bytes of it, and wake who sleeps. */
 void dt_ring_commit(dt_ring_writer_t *writer, size_t size, uint32_t kind);
+/* The same in two steps, so that several messages are seen together and need one wake: what was put
+ * is nobody's until the kick, or the next commit. */
+void dt_ring_put(dt_ring_writer_t *writer, size_t size, uint32_t kind);
+void dt_ring_kick(dt_ring_writer_t *writer);
 /* Reserve, copy, commit. Errors: as dt_ring_reserve(). */
 DT_MUST_USE dt_status_t dt_ring_write(dt_ring_writer_t *writer, uint32_t kind, const void *bytes,
                                       size_t size, uint32_t *ret_reader);
@@ -129,6 +133,16 @@ void dt_ring_pass(dt_ring_reader_t *reader);
 bool dt_ring_prepare_sleep(dt_ring_reader_t *reader);
 /* Take the word back, when one reads on for another reason. */
 void dt_ring_cancel_sleep(dt_ring_reader_t *reader);
+
+/* Between two looks of a reader that does not sleep yet. */
+static inline void dt_ring_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 /* Wake-ups are eventfds, not blocking. */
 DT_MUST_USE dt_status_t dt_ring_wake_create(int *ret_fd, dt_error_t *err);
