@@ -1,6 +1,10 @@
 /* A private cluster: a controller and a worker as children of the program, on a unix socket in a
  * folder that only its user can enter. They end with the session, and by PDEATHSIG with the I/O
- * thread, so with the program however that ends. I/O thread. */
+ * thread, so with the program however that ends. I/O thread.
+ *
+ * A program that is killed leaves the folder. The program and both daemons hold a lock in it, so
+ * the next private cluster of the user takes away those that nobody holds any more. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +26,9 @@
 #define STOP_NS  (5 * DT_CLOCK_SECOND_NS) /* then they are killed */
 #define SUN_PATH 107
 #define LOG_TAIL 300
+#define LOCK_FD  3         /* of the daemons */
+#define LOOK_MAX 4096      /* entries of the base folder that are looked at */
+#define PREFIX   "dtorch-" /* then six characters */
 
 enum { CONTROLLER, WORKER, DAEMONS };
 
@@ -29,6 +37,7 @@ static const char *const names[DAEMONS] = {"dtorch-controllerd", "dtorch-workerd
 struct dt_client_private {
     dt_session_t *session;
     char dir[PATH_MAX];
+    int lock; /* descriptor; -1: none */
     struct daemon {
         struct dt_client_private *cluster;
         dt_child_t *child;
@@ -95,6 +104,49 @@ static int remove_one(const char *path, const struct stat *status, int type, str
     return 0;
 }
 
+/* Lock the folder's file; it gets its name only then, so nobody sees it unlocked by mistake. */
+static dt_status_t lock_folder(struct dt_client_private *cluster, dt_error_t *err)
+{
+    char before[PATH_MAX + 16], path[PATH_MAX + 16];
+    (void)snprintf(before, sizeof before, "%s/lock.new", cluster->dir);
+    (void)snprintf(path, sizeof path, "%s/lock", cluster->dir);
+    cluster->lock = open(before, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (cluster->lock >= 0 && flock(cluster->lock, LOCK_EX | LOCK_NB) == 0 &&
+        rename(before, path) == 0)
+        return DT_OK;
+    return dt_fail(err, DT_ERR_DENIED, "errno", errno, "%s: %s", path, strerror(errno));
+}
+
+/* Take away a folder of ours whose lock nobody holds. */
+static void remove_if_left(const char *base, const char *name)
+{
+    char dir[PATH_MAX], path[PATH_MAX + 16];
+    struct stat status;
+    int n = snprintf(dir, sizeof dir, "%s/%s", base, name);
+    if (n < 0 || n >= (int)sizeof dir || lstat(dir, &status) != 0 || !S_ISDIR(status.st_mode) ||
+        status.st_uid != geteuid() || (status.st_mode & 0777) != 0700)
+        return;
+    (void)snprintf(path, sizeof path, "%s/lock", dir);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    (void)close(fd);
+}
+
+static void remove_left_overs(const char *base)
+{
+    DIR *folder = opendir(base);
+    const struct dirent *entry;
+    for (int i = 0; folder && i < LOOK_MAX && (entry = readdir(folder)) != NULL; i++)
+        if (dt_str_has_prefix(entry->d_name, PREFIX) &&
+            strlen(entry->d_name) == strlen(PREFIX "XXXXXX"))
+            remove_if_left(base, entry->d_name);
+    if (folder)
+        (void)closedir(folder);
+}
+
 static dt_status_t make_folder(struct dt_client_private *cluster, dt_error_t *err)
 {
     const char *base = dt_env_get("XDG_RUNTIME_DIR");
@@ -102,14 +154,15 @@ static dt_status_t make_folder(struct dt_client_private *cluster, dt_error_t *er
         base = dt_env_get("TMPDIR");
     if (!base || access(base, W_OK) != 0)
         base = "/tmp";
-    int n = snprintf(cluster->dir, sizeof cluster->dir, "%s/dtorch-XXXXXX", base);
+    int n = snprintf(cluster->dir, sizeof cluster->dir, "%s/" PREFIX "XXXXXX", base);
     if (n < 0 || n + (int)sizeof "/controller.sock" > SUN_PATH)
         return dt_fail(err, DT_ERR_LIMIT, "dt", n, "%s is too long a path for a socket", base);
+    remove_left_overs(base);
     if (!mkdtemp(cluster->dir)) {
         cluster->dir[0] = '\0';
         return dt_fail(err, DT_ERR_DENIED, "errno", errno, "%s: %s", base, strerror(errno));
     }
-    return DT_OK;
+    return lock_folder(cluster, err);
 }
 
 static dt_status_t write_file(const char *path, const char *text, dt_error_t *err)
@@ -135,13 +188,13 @@ static dt_status_t configure(struct dt_client_private *cluster, int which, dt_er
     if (which == CONTROLLER)
         n = snprintf(text, sizeof text,
                      "[Controller]\nClusterName=private\nListen=%s/controller.sock\n"
-                     "AdminSocket=%s/admin.sock\nStateDirectory=%s/controller\nMetricsListen=\n"
+                     "AdminSocket=%s/admin.sock\nStateDirectory=%s/controller\nMetricsListen=none\n"
                      "LogLevel=warning\n",
                      dir, dir, dir);
     else
         n = snprintf(text, sizeof text,
                      "[Worker]\nController=%s/controller.sock\nNodeName=local\n"
-                     "StateDirectory=%s/worker\nMetricsListen=\nEngineCgroup=no\nDevices=%s\n"
+                     "StateDirectory=%s/worker\nMetricsListen=none\nEngineCgroup=no\nDevices=%s\n"
                      "LogLevel=warning\n",
                      dir, dir, devices ? devices : "all");
     if (n < 0 || n >= (int)sizeof text)
@@ -194,13 +247,14 @@ static dt_status_t spawn(struct dt_client_private *cluster, int which, char **en
         return dt_fail(err, DT_ERR_DENIED, "errno", errno, "%s: %s", log, strerror(errno));
     char flag[] = "--config";
     char *const argv[] = {program, flag, config, NULL};
-    const dt_child_fd_t fds[] = {{fd, STDOUT_FILENO}, {fd, STDERR_FILENO}};
+    const dt_child_fd_t fds[] = {
+        {fd, STDOUT_FILENO}, {fd, STDERR_FILENO}, {cluster->lock, LOCK_FD}};
     dt_child_options_t options = {
         .path = program,
         .argv = argv,
         .envp = environment,
         .fds = fds,
-        .fd_count = 2,
+        .fd_count = 3,
         .parent_death_signal = SIGTERM,
         .new_session = true, /* Ctrl-C is the program's; we end them */
     };
@@ -220,6 +274,7 @@ dt_status_t dt_client_private_start(dt_session_t *session, dt_error_t *err)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a private cluster");
     session->io.private_cluster = cluster;
     cluster->session = session;
+    cluster->lock = -1;
     DT_TRY(make_folder(cluster, err));
     (void)snprintf(address, sizeof address, "%s/controller.sock", cluster->dir);
     settings->addresses[0] = strdup(address);
@@ -299,5 +354,7 @@ void dt_client_private_stop(dt_session_t *session)
         dt_child_free(cluster->daemons[i].child);
     if (cluster->dir[0])
         (void)nftw(cluster->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (cluster->lock >= 0)
+        (void)close(cluster->lock);
     free(cluster);
 }

@@ -145,8 +145,11 @@ static dt_status_t find_tls(dt_client_settings_t *settings, const dt_connect_opt
         read_pem(options->certificate_authority, conf, "CertificateAuthority", &settings->ca, err));
     if (!settings->ca)
         return DT_OK;
-    DT_TRY(read_pem(options->certificate, conf, "Certificate", &settings->certificate, err));
-    DT_TRY(read_pem(options->key, conf, "Key", &settings->key, err));
+    /* A key says who the program is; client.conf's certificate is often for administrators only. */
+    if (!settings->api_key || options->certificate) {
+        DT_TRY(read_pem(options->certificate, conf, "Certificate", &settings->certificate, err));
+        DT_TRY(read_pem(options->key, conf, "Key", &settings->key, err));
+    }
     if (!settings->certificate != !settings->key)
         return dt_fail(err, DT_ERR_INVALID, "dt", 0, "a certificate and its key belong together");
     settings->tls = (dt_rpc_tls_t){settings->ca, settings->certificate, settings->key};
@@ -204,6 +207,11 @@ static dt_status_t find_key(dt_client_settings_t *settings, const dt_connect_opt
                         options->api_key ? "api_key" : "ApiKey", err));
         explicit_bzero(text, sizeof text);
     }
+    return DT_OK;
+}
+
+static dt_status_t check_key(const dt_client_settings_t *settings, dt_error_t *err)
+{
     for (size_t i = 0; settings->api_key && !settings->has_tls && i < settings->address_count; i++)
         if (!is_here(settings->addresses[i]))
             return dt_fail(err, DT_ERR_INVALID, "dt", 0,
@@ -269,8 +277,9 @@ dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_
     settings->linger_ns =
         options.linger_us ? options.linger_us * DT_CLOCK_US_NS : DT_CLIENT_LINGER_NS;
     DT_TRY(find_addresses(settings, &options, conf, err));
-    DT_TRY(find_tls(settings, &options, conf, err));
     DT_TRY(find_key(settings, &options, conf, err));
+    DT_TRY(find_tls(settings, &options, conf, err));
+    DT_TRY(check_key(settings, err));
     DT_TRY(find_record_file(settings, &options, conf, err));
     return take_texts(settings, &options, err);
 }

@@ -414,7 +414,9 @@ static const dt_conf_option_t client_options[] = {
      .dflt = "",
      .help = "file with the API key that programs show to a controller over TLS",
      .more = "The key comes from dtorchctl key create. Unix sockets and loopback addresses without "
-             "TLS need none. It is never sent without TLS."},
+             "TLS need none. It is never sent without TLS. A program with a key does not show the "
+             "Certificate of "
+             "this file."},
     {.name = "ApiKey",
      .type = DT_CONF_STRING,
      .max = TEXT_MAX,

@@ -295,40 +295,32 @@ const char *dt_cluster_revoke_key(dt_cluster_t *cluster, uint64_t ticket,
 
 /* ---- showing one ---- */
 
-static void explain(const dt_key_t *key, dt_cluster_admission_t *ret_admission)
+static void explain_over(const dt_key_t *key, dt_cluster_admission_t *ret_admission)
 {
-    char *text = ret_admission->text;
-    const size_t size = sizeof ret_admission->text;
-    switch (ret_admission->verdict) {
-    case DT_KEY_EXPIRED:
-        (void)snprintf(text, size,
+    if (ret_admission->verdict == DT_KEY_EXPIRED)
+        (void)snprintf(ret_admission->text, sizeof ret_admission->text,
                        "the API key %s has expired; make another: dtorchctl key create NAME",
                        key->name);
-        break;
-    case DT_KEY_REVOKED:
-        (void)snprintf(text, size,
-                       "the API key %s was revoked%s%.96s; another is made by dtorchctl key "
-                       "create NAME",
+    else
+        (void)snprintf(ret_admission->text, sizeof ret_admission->text,
+                       "the API key %s was revoked%s%.96s; another is made by dtorchctl key create "
+                       "NAME",
                        key->name, key->revoked_reason[0] ? ": " : "", key->revoked_reason);
-        break;
-    case DT_KEY_UNKNOWN:
-        (void)snprintf(text, size,
-                       "the API key is not known here: mistyped, or of another cluster; dtorchctl "
-                       "key list shows those that are, key create NAME makes one");
-        break;
-    case DT_KEY_MISSING:
-        (void)snprintf(text, size,
-                       "a session over TLS needs an API key (or a client certificate): make one by "
-                       "dtorchctl key create NAME, give it by ApiKeyFile= in client.conf or "
-                       "DTORCH_API_KEY_FILE");
-        break;
-    default:
-        (void)snprintf(
-            text, size,
-            "what was given is no API key: one begins with dtk_ and comes from dtorchctl "
-            "key create NAME");
-        break;
-    }
+}
+
+static void explain_none(dt_cluster_admission_t *ret_admission)
+{
+    const char *text =
+        "what was given is no API key: one begins with dtk_ and comes from dtorchctl "
+        "key create NAME";
+    if (ret_admission->verdict == DT_KEY_UNKNOWN)
+        text = "the API key is not known here: mistyped, or of another cluster; dtorchctl key list "
+               "shows those that are, key create NAME makes one";
+    else if (ret_admission->verdict == DT_KEY_MISSING)
+        text = "a session over TLS needs an API key (or a client certificate): make one by "
+               "dtorchctl key create NAME, give it by ApiKeyFile= in client.conf or "
+               "DTORCH_API_KEY_FILE";
+    (void)snprintf(ret_admission->text, sizeof ret_admission->text, "%s", text);
 }
 
 /* The last use is seen at once, and kept now and then. */
@@ -364,14 +356,13 @@ void dt_cluster_admit(dt_cluster_t *cluster, const char *id, const uint8_t *secr
         ret_admission->verdict = judge(cluster, key);
         ret_admission->id = key->id;
         ret_admission->name = key->name;
+        if (ret_admission->verdict == DT_KEY_FITS)
+            note_use(cluster, key, address);
+        else
+            explain_over(key, ret_admission);
+        return; /* one that is over is refused only if it wants something new */
     }
-    if (ret_admission->verdict == DT_KEY_FITS) {
-        note_use(cluster, key, address);
-        return;
-    }
-    explain(key, ret_admission);
-    if (ret_admission->id)
-        return; /* refused only if it wants something new */
+    explain_none(ret_admission);
     dt_cluster_refused_session(cluster, ret_admission->verdict, address, ret_admission->text);
     ret_admission->is_limited = !dt_cluster_offender_may_ask(cluster, address, "session");
 }

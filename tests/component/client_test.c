@@ -1,7 +1,9 @@
 /* libdtorch against real daemons: values, errors as values, broken connections, threads, bounds. */
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +11,7 @@
 #include <unistd.h>
 
 #include "lib/clienttest.h"
+#include "lib/temptree.h"
 #include "lib/testproxy.h"
 
 TestSuite(client, .timeout = 120);
@@ -696,6 +699,72 @@ Test(client, without_an_address_a_private_cluster_is_started_and_ended)
     dt_tensor_free(x);
     dt_tensor_free(y);
     dt_clienttest_disconnect(session);
+}
+
+/* The child of a test: a program with a private cluster, which says that it has one and is killed.
+ */
+static void be_killed(int ready)
+{
+    dt_connect_options_t options = {.struct_size = sizeof options,
+                                    .flags = DT_CONNECT_PRIVATE,
+                                    .bin_dir = getenv("DT_TEST_BIN"),
+                                    .private_devices = "ref"};
+    dt_session_t *session;
+    dt_error_t err;
+    if (dt_connect(&options, &session, &err) != DT_OK)
+        _exit(1);
+    if (write(ready, "x", 1) != 1)
+        _exit(2);
+    (void)pause();
+    _exit(3);
+}
+
+/* Folders of private clusters. */
+static size_t count_folders(const char *base)
+{
+    size_t count = 0;
+    DIR *folder = opendir(base);
+    const struct dirent *entry;
+    cr_assert_not_null(folder);
+    while ((entry = readdir(folder)) != NULL)
+        count += strncmp(entry->d_name, "dtorch-", 7) == 0;
+    (void)closedir(folder);
+    return count;
+}
+
+Test(client, a_private_cluster_of_a_killed_program_leaves_nothing_that_stays)
+{
+    dt_connect_options_t options = {.struct_size = sizeof options,
+                                    .flags = DT_CONNECT_PRIVATE,
+                                    .bin_dir = getenv("DT_TEST_BIN"),
+                                    .private_devices = "ref"};
+    dt_temptree_t tree;
+    dt_session_t *session;
+    dt_error_t err;
+    char byte;
+    int ends[2], status;
+    dt_temptree_init(&tree);
+    cr_assert_eq(setenv("XDG_RUNTIME_DIR", tree.root, 1), 0);
+    dt_testproc_adopt_orphans();
+    cr_assert_eq(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        be_killed(ends[1]);
+    (void)close(ends[1]);
+    cr_assert_eq(read(ends[0], &byte, 1), 1, "the program did not begin");
+    cr_assert_eq(count_folders(tree.root), 1);
+    cr_assert_eq(dt_connect(&options, &session, &err), DT_OK, "%s", err.text);
+    cr_assert_eq(count_folders(tree.root), 2, "one that is in use is let alone");
+    dt_clienttest_disconnect(session);
+    cr_assert_eq(kill(pid, SIGKILL), 0);
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert_eq(dt_testproc_orphans_left(DT_TESTCLUSTER_PATIENCE_MS), 0, "a daemon stayed");
+    cr_assert_eq(count_folders(tree.root), 1);
+    cr_assert_eq(dt_connect(&options, &session, &err), DT_OK, "%s", err.text);
+    cr_assert_eq(count_folders(tree.root), 1, "the left one is gone");
+    dt_clienttest_disconnect(session);
+    cr_assert_eq(count_folders(tree.root), 0);
+    dt_temptree_fini(&tree);
 }
 
 Test(client, a_private_cluster_that_cannot_start_says_why)

@@ -37,6 +37,7 @@ install_all() { # what an earlier run left is taken away first
         "$root"/etc/systemd/system/dtorch-* "$root/etc/systemd/system/multi-user.target.wants"/dtorch-* \
         "$root/etc/systemd/system/sockets.target.wants"/dtorch-*
     make --no-print-directory install PRESET="$(basename "$build")" DESTDIR="$root" PREFIX=/usr >"$base/install.log" 2>&1 || return 1
+    make --no-print-directory PRESET="$(basename "$build")" "$build/examples/matmul" >>"$base/install.log" 2>&1 || return 1
     mkdir -p "$root/etc/dtorch"
     printf '[Controller]\nClusterName=units\nListen=/run/dtorch/controller.sock\nMetricsListen=127.0.0.1:0\n' \
         >"$root/etc/dtorch/controllerd.conf"
@@ -220,6 +221,43 @@ try_files() { # what can be judged without running; the limit of a score is the 
     done
 }
 
+program() { # CREDENTIALS...: what a program says that connects by TCP
+    inside env DTORCH_ADDRESS=127.0.0.1:7700 DTORCH_CERTIFICATE_AUTHORITY=/etc/dtorch/pki/ca.pem "$@" \
+        /usr/bin/matmul 2>&1
+}
+
+try_tls() { # as README's "Three machines" says, on one: authority, token, certificate, and a program's key
+    inside systemctl stop dtorch-workerd dtorch-controllerd dtorch-controllerd-admin.socket
+    rm -rf "$root/etc/dtorch" "$root/var/lib/dtorch/controllerd" "$root/var/lib/dtorch/workerd"
+    install -m 0755 "$build/examples/matmul" "$root/usr/bin/"
+    inside dtorchctl setup controller --address=127.0.0.1,localhost --listen=127.0.0.1:7700 -q
+    is 'a controller with TLS is set up' "$?" 0
+    inside systemctl start dtorch-controllerd
+    is 'it starts' "$(property controllerd.service ActiveState)" active
+    inside sh -c 'umask 077; dtorchctl token create -q >/root/token'
+    is 'a token is made' "$?" 0
+    inside dtorchctl setup worker --controller=127.0.0.1:7700 --name=unit0 --devices=ref --token-file=/root/token -q
+    is 'a worker is set up' "$?" 0
+    inside systemctl start dtorch-workerd
+    is 'it starts, and has joined' "$(property workerd.service ActiveState)" active
+    becomes 'it is ok' ok node health
+    is 'with a certificate' "$([ "$(node certificate_not_after_wall_ms)" -gt 0 ] && echo yes)" yes
+    is 'its key is its own' "$(inside stat -c '%U %a' /var/lib/dtorch/workerd/node.key)" 'dtorch 600'
+    rm "$root/root/token" "$root/etc/dtorch/pki/join.token"
+    inside systemctl restart dtorch-workerd
+    is 'without the token it starts again' "$(property workerd.service ActiveState)" active
+    becomes 'and is ok' ok node health
+    inside sh -c 'umask 077; dtorchctl key create units -q >/root/key'
+    is 'an API key is made' "$?" 0
+    is 'a program with it computes' "$(program DTORCH_API_KEY_FILE=/root/key >/dev/null; echo $?)" 0
+    rm "$root/etc/dtorch/client.conf" # with the administrator's certificate
+    is 'one without is told what to do' "$(program HOME=/ | grep -c ApiKeyFile=)" 1
+    inside dtorchctl key revoke units -y -q >/dev/null
+    is 'a revoked key is refused' "$(program DTORCH_API_KEY_FILE=/root/key | grep -c revoked)" 1
+    inside systemctl stop dtorch-workerd dtorch-controllerd
+    is 'both stop well' "$(property workerd.service Result) $(property controllerd.service Result)" 'success success'
+}
+
 [ "$(id -u)" -eq 0 ] || skip 'needs root'
 findmnt -n -t cgroup2 >/dev/null || skip 'needs cgroup2, which is mounted nowhere'
 if ! make_root; then
@@ -251,6 +289,7 @@ try_restarts
 try_watchdog controllerd
 try_watchdog workerd
 try_stop
+try_tls
 [ $failed -eq 0 ] || inside journalctl -q -b -u 'dtorch-*' -o short-precise | tail -n 80
 echo "units: $passed passed, $failed failed"
 [ $failed -eq 0 ]

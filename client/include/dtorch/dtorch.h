@@ -333,7 +333,7 @@ typedef struct dt_connect_options {
                                 dt_connect(); one that takes no more is told by dt_disconnect() */
     const char *api_key; /* shown to the controller over TLS, never without; NULL: ApiKeyFile= or
                             ApiKey= of client.conf, $DTORCH_API_KEY_FILE or $DTORCH_API_KEY; "":
-                            none. Since 0.1 */
+                            none. With one, client.conf's Certificate= is not used */
 } dt_connect_options_t;
 
 /* Connect and begin a session. `options` NULL: all defaults.
