@@ -13,8 +13,8 @@
 #define DT_NODE_STREAM_QUEUE_MAX   (16u << 20)
 #define DT_NODE_CHUNK_DATA_MAX     (1u << 20)
 #define DT_NODE_AWAITED_BYTES      4096u /* a frame up to this is no part of a long run */
-#define DT_NODE_FRAME_TAG          0x0a /* field 1 of WorkerSessionDown, bytes */
-#define DT_NODE_CHUNK_TAG          0x1a /* field 3, a BulkChunk */
+#define DT_NODE_FRAME_TAG          0x0a  /* field 1 of WorkerSessionDown, bytes */
+#define DT_NODE_CHUNK_TAG          0x1a  /* field 3, a BulkChunk */
 
 /* ---- what comes down ---- */
 
