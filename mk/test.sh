@@ -76,6 +76,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage unit check-unit
     stage conformance check-conformance
     stage torch check-torch
+    stage programs check-programs SEEDS=40
     stage corpus check-corpus
     stage sim check-sim SEEDS=500
     stage component check-component

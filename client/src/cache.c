@@ -108,7 +108,8 @@ struct parse {
     dt_session_t *session;
     dt_client_call_t *call;
     const dt_operation_t *operation; /* NULL: by handles */
-    bool takes_ints;                 /* integers of this operator may become dynamic */
+    bool takes_ints;                 /* integers of this operator may become dynamic, */
+    uint32_t ints_from;              /* from this argument on */
     const char *trouble;
 };
 
@@ -177,7 +178,7 @@ static void put_number(struct parse *p, const dt_value_t *value, uint32_t positi
     dt_client_call_t *call = p->call;
     bool may = !p->operation && call->input_count > 0 &&
                call->number_count < DT_CLIENT_SCALARS_MAX &&
-               (value->tag == DT_VALUE_DOUBLE || p->takes_ints);
+               (value->tag == DT_VALUE_DOUBLE || (p->takes_ints && position >= p->ints_from));
     if (!may) {
         key_put(call, &value->number, sizeof value->number);
         return;
@@ -238,12 +239,13 @@ static bool put_arg(struct parse *p, const dt_value_t *value, uint32_t position)
     }
 }
 
-/* Integers that are Scalars in the schema: they are values, not sizes or dimensions. */
-static bool takes_scalars(const char *name, size_t len)
+/* Integers that are Scalars in the schema, and indices: values, not sizes or dimensions. */
+static void find_scalars(struct parse *p, const char *name, size_t len)
 {
-    return (len > 7 && (memcmp(name + len - 7, ".Scalar", 7) == 0 ||
-                        memcmp(name + len - 7, "_Scalar", 7) == 0)) ||
-           (len == 16 && memcmp(name, "aten::select.int", 16) == 0);
+    bool is_select = len == 16 && memcmp(name, "aten::select.int", 16) == 0;
+    p->takes_ints = is_select || (len > 7 && (memcmp(name + len - 7, ".Scalar", 7) == 0 ||
+                                              memcmp(name + len - 7, "_Scalar", 7) == 0));
+    p->ints_from = is_select ? 2 : 0;
 }
 
 static dt_status_t take_apart(struct parse *p, const char *name, const dt_value_t *args,
@@ -260,7 +262,7 @@ static dt_status_t take_apart(struct parse *p, const char *name, const dt_value_
                        "no operator has such a name, or %u arguments", arg_count);
     if (!key_room(call, len + 8))
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a call");
-    p->takes_ints = takes_scalars(name, len);
+    find_scalars(p, name, len);
     key_put(call, head, sizeof head);
     key_put(call, name, len + 1);
     for (uint32_t i = 0; i < arg_count; i++)

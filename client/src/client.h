@@ -114,6 +114,7 @@ struct dt_future {
     bool has_slot;   /* counted among the unconfirmed ones */
     dt_status_t status;
     dt_meta_t meta;
+    dt_meta_t layout; /* the tensor's own */
     uint8_t *data;
     size_t size;
     size_t received; /* of a transfer */

@@ -155,6 +155,12 @@ void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
     }
     dt_cursor_t cursor = {.at = result->meta.data, .end = result->meta.data + result->meta.len};
     dt_record_get_meta(&cursor, &future->meta);
+    future->layout = future->meta;
+    if (!cursor.error && result->layout.len) {
+        cursor = (dt_cursor_t){.at = result->layout.data,
+                               .end = result->layout.data + result->layout.len};
+        dt_record_get_meta(&cursor, &future->layout);
+    }
     size_t size = cursor.error ? 0 : (size_t)dt_meta_bytes(&future->meta);
     if (cursor.error || (result->transfer ? result->size_bytes : result->value.len) != size) {
         fail_here(future, DT_ERR_INTERNAL, "a value that does not fit its metadata came");

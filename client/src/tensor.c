@@ -160,7 +160,7 @@ dt_status_t dt_tensor_meta(dt_tensor_t *tensor, dt_meta_t *ret_meta, dt_failure_
         return dt_client_failure_from(failure, &err);
     dt_status_t status = dt_future_wait(future, -1, failure);
     if (status == DT_OK)
-        status = dt_future_meta(future, &meta);
+        meta = future->layout;
     dt_future_free(future);
     if (status != DT_OK)
         return status;

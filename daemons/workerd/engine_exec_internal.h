@@ -84,6 +84,7 @@ typedef struct dt_exec_plan {
     uint32_t stream;     /* the device's number of the random stream of operators that name none */
     bool is_mine;        /* this engine runs that vdev */
     bool is_checked;     /* its first execution was as the signature says */
+    bool takes_numbers;  /* each execution is compared: the numbers that it brings may matter */
     dt_error_t *refused; /* why it cannot run, in `arena`; NULL: it can */
     uint64_t name_words[sizeof((dt_engine_page_t *)0)->op_name / sizeof(uint64_t)];
     uint32_t name_count; /* of words that are not all zero, and one */

@@ -209,6 +209,15 @@ static dt_status_t expect_outputs(dt_exec_session_t *session, dt_exec_plan_t *pl
     return DT_OK;
 }
 
+/* An output in place is its input, whatever numbers come. */
+static bool takes_numbers(const dt_signature_t *sig)
+{
+    bool makes_tensors = false;
+    for (uint32_t i = 0; i < sig->output_count; i++)
+        makes_tensors |= sig->outputs[i].alias != DT_ALIAS_IN_PLACE;
+    return makes_tensors && sig->dynamic_count > 0;
+}
+
 static void name_words(dt_exec_plan_t *plan)
 {
     const char *name = plan->signature->name;
@@ -237,6 +246,7 @@ static dt_status_t plan_prepare(dt_exec_session_t *session, dt_exec_plan_t *plan
         status = expect_outputs(session, plan, err);
     plan->bytes = bytes_of(plan->signature);
     plan->is_checked = (plan->signature->flags & DT_SIGNATURE_DATA_DEPENDENT) != 0;
+    plan->takes_numbers = takes_numbers(plan->signature);
     name_words(plan);
     plan->stat = dt_exec_stat(session, plan->signature->name);
     if (!plan->stat)

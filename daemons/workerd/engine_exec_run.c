@@ -223,7 +223,7 @@ static void execute(dt_exec_session_t *session, dt_exec_plan_t *plan)
             fail_op(session, plan, "MetadataError", err);
             return;
         }
-        plan->is_checked = true;
+        plan->is_checked = !plan->takes_numbers;
     }
     bind_results(session, plan, count);
 }
@@ -303,26 +303,36 @@ static void fail_result(dt_exec_session_t *session, uint32_t vdev, const dt_erro
     dt_exec_cause_unref(cause);
 }
 
-/* Metadata of the value: what is sent is packed, whatever the tensor's own strides are. */
-static dt_status_t packed_meta(dt_exec_t *exec, void *handle, dt_meta_t *ret_meta, dt_error_t *err)
+static uint8_t *put_meta(uint8_t *at, unsigned field, const dt_meta_t *meta)
+{
+    uint8_t coded[DT_RECORD_META_BYTES];
+    return dt_pack_bytes(at, field, coded, (size_t)(dt_record_put_meta(coded, meta) - coded));
+}
+
+/* Put the metadata of the value, and that of the tensor: what is sent is packed, whatever the
+ * tensor's own strides are, but the program may not know them. Gives the bytes of the value. */
+static dt_status_t put_metas(dt_exec_t *exec, void *handle, uint8_t **at, uint64_t *ret_size,
+                             dt_error_t *err)
 {
     dt_backend_tensor_t info;
+    dt_meta_t packed;
     DT_TRY(exec->options.backend->tensor_info(exec->options.device, handle, &info, err));
-    return dt_meta_set(ret_meta, info.meta.dtype, info.meta.ndim, info.meta.sizes, NULL, 0, err);
+    DT_TRY(dt_meta_set(&packed, info.meta.dtype, info.meta.ndim, info.meta.sizes, NULL, 0, err));
+    *at = put_meta(*at, DT_PACK_RESULT_META, &packed);
+    if (!dt_meta_equal(&packed, &info.meta))
+        *at = put_meta(*at, DT_PACK_RESULT_LAYOUT, &info.meta);
+    *ret_size = (uint64_t)dt_meta_bytes(&packed);
+    return DT_OK;
 }
 
 static dt_status_t send_value(dt_exec_session_t *session, void *handle, dt_error_t *err)
 {
     dt_exec_t *exec = session->exec;
     uint64_t future = session->record->move.number;
-    uint8_t coded[DT_RECORD_META_BYTES];
-    dt_meta_t meta;
-    DT_TRY(packed_meta(exec, handle, &meta, err));
-    uint64_t size = (uint64_t)dt_meta_bytes(&meta);
+    uint64_t size;
     uint8_t *body = exec->scratch;
     uint8_t *at = dt_pack_number(body, DT_PACK_RESULT_FUTURE, future);
-    at = dt_pack_bytes(at, DT_PACK_RESULT_META, coded,
-                       (size_t)(dt_record_put_meta(coded, &meta) - coded));
+    DT_TRY(put_metas(exec, handle, &at, &size, err));
     if (size > DT_RECORD_INLINE_MAX) {
         DT_TRY(dt_exec_download_begin(session, future, handle, size, err));
         at = dt_pack_number(at, DT_PACK_RESULT_TRANSFER, future);

@@ -149,9 +149,9 @@ static dt_status_t run_arange_step(dt_ref_call_t *call)
 }
 
 /* ---- like another ---- */
-/* Strides of a copy of `meta` in a format; what PRESERVE means for a tensor with gaps differs. */
+/* Strides of a copy of `meta` in a format. */
 static dt_status_t format_strides(dt_ref_call_t *call, const dt_meta_t *meta, int64_t format,
-                                  bool is_order_kept, int64_t *ret_strides)
+                                  int64_t *ret_strides)
 {
     dt_meta_t other = *meta;
     other.layout = format == FORMAT_CHANNELS_LAST ? DT_META_CHANNELS_LAST : DT_META_CONTIGUOUS;
@@ -159,7 +159,7 @@ static dt_status_t format_strides(dt_ref_call_t *call, const dt_meta_t *meta, in
         (format == FORMAT_CHANNELS_LAST && meta->ndim != 4))
         return dt_ref_refuse(call, DT_BACKEND_RUNTIME_ERROR, "memory format %lld does not fit",
                              (long long)format);
-    if (format == FORMAT_PRESERVE && (is_order_kept || dt_ref_is_dense(meta))) {
+    if (format == FORMAT_PRESERVE) {
         dt_ref_dense_strides(meta, ret_strides);
         return DT_OK;
     }
@@ -176,7 +176,7 @@ static dt_status_t new_like(dt_ref_call_t *call, const dt_ref_number_t *number)
     DT_TRY(dt_ref_arg_tensor(call, 0, &self));
     DT_TRY(dt_ref_arg_dtype(call, 1, self->meta.dtype, &dtype));
     DT_TRY(dt_ref_arg_int(call, 5, FORMAT_PRESERVE, &format));
-    DT_TRY(format_strides(call, &self->meta, format, true, strides));
+    DT_TRY(format_strides(call, &self->meta, format, strides));
     DT_TRY(dt_ref_result(call, dtype, self->meta.ndim, self->meta.sizes, strides, &result));
     if (number)
         fill(call, result, number);
@@ -200,11 +200,11 @@ static dt_status_t run_ones_like(dt_ref_call_t *call)
 
 /* ---- copies ---- */
 static dt_status_t copy_as(dt_ref_call_t *call, dt_ref_tensor_t *self, unsigned dtype,
-                           int64_t format, bool is_order_kept)
+                           int64_t format)
 {
     int64_t strides[DT_META_DIM_MAX];
     dt_ref_tensor_t *result;
-    DT_TRY(format_strides(call, &self->meta, format, is_order_kept, strides));
+    DT_TRY(format_strides(call, &self->meta, format, strides));
     DT_TRY(dt_ref_result(call, dtype, self->meta.ndim, self->meta.sizes, strides, &result));
     dt_ref_copy(call, result, self);
     return DT_OK;
@@ -216,7 +216,7 @@ static dt_status_t run_clone(dt_ref_call_t *call)
     int64_t format;
     DT_TRY(dt_ref_arg_tensor(call, 0, &self));
     DT_TRY(dt_ref_arg_int(call, 1, FORMAT_PRESERVE, &format));
-    return copy_as(call, self, self->meta.dtype, format, true);
+    return copy_as(call, self, self->meta.dtype, format);
 }
 
 static dt_status_t run_contiguous(dt_ref_call_t *call)
@@ -229,7 +229,7 @@ static dt_status_t run_contiguous(dt_ref_call_t *call)
         return dt_ref_refuse(call, DT_BACKEND_NOT_IMPLEMENTED, "only in contiguous format");
     if (dt_ref_is_contiguous(&self->meta))
         return dt_ref_result_same(call, self);
-    return copy_as(call, self, self->meta.dtype, format, false);
+    return copy_as(call, self, self->meta.dtype, format);
 }
 
 static dt_status_t run_to_copy(dt_ref_call_t *call)
@@ -240,7 +240,7 @@ static dt_status_t run_to_copy(dt_ref_call_t *call)
     DT_TRY(dt_ref_arg_tensor(call, 0, &self));
     DT_TRY(dt_ref_arg_dtype(call, 1, self->meta.dtype, &dtype));
     DT_TRY(dt_ref_arg_int(call, 6, FORMAT_PRESERVE, &format));
-    return copy_as(call, self, dtype, format, false);
+    return copy_as(call, self, dtype, format);
 }
 
 static dt_status_t run_to_dtype(dt_ref_call_t *call)
@@ -255,7 +255,7 @@ static dt_status_t run_to_dtype(dt_ref_call_t *call)
     DT_TRY(dt_ref_arg_int(call, 4, FORMAT_PRESERVE, &format));
     if (dtype == self->meta.dtype && !is_copy && format == FORMAT_PRESERVE)
         return dt_ref_result_same(call, self);
-    return copy_as(call, self, dtype, format, false);
+    return copy_as(call, self, dtype, format);
 }
 
 static dt_status_t run_copy(dt_ref_call_t *call)
@@ -315,6 +315,11 @@ static dt_status_t cat_shape(dt_ref_call_t *call, dt_ref_tensor_t *const *list, 
     for (uint32_t k = 0; k < count && is_left_out(first); k++)
         first = list[k];
     DT_TRY(dt_ref_arg_int(call, 1, 0, &wanted));
+    if (is_left_out(first)) { /* all are: there is nothing that a dimension could be of */
+        *ret_shape = first->meta;
+        ret_shape->layout = 0;
+        return DT_OK;
+    }
     if (first->meta.ndim == 0)
         return dt_ref_refuse(call, DT_BACKEND_RUNTIME_ERROR,
                              "a tensor of no dimensions cannot be concatenated");

@@ -275,6 +275,8 @@ static dt_status_t run_expand(dt_ref_call_t *call)
                                  (long long)shape.sizes[i], i, (long long)size);
         shape.strides[i] = 0;
     }
+    if (from->ndim == 0) /* as PyTorch has it, for sizes of 1 too */
+        memset(shape.strides, 0, sizeof shape.strides);
     return give(call, self, &shape, self->offset);
 }
 

@@ -171,8 +171,8 @@ static const dt_validate_row_t sig_query_rows[] = {
 static const dt_validate_row_t sig_answer_rows[] = {
     INT(query, 1, -1), BYTES(signature, 0, SIGNATURE_MAX), MESSAGE(error), FREE(needs_execution)};
 static const dt_validate_row_t result_rows[] = {
-    INT(future, 1, -1), BYTES(meta, 0, META_MAX), BYTES(value, 0, 4096),
-    FREE(transfer),     FREE(size_bytes),         MESSAGE(error),
+    INT(future, 1, -1), BYTES(meta, 0, META_MAX), BYTES(value, 0, 4096),      FREE(transfer),
+    FREE(size_bytes),   MESSAGE(error),           BYTES(layout, 0, META_MAX),
 };
 static const dt_validate_row_t futures_done_rows[] = {FREE(future)};
 static const dt_validate_row_t operator_error_rows[] = {

@@ -104,6 +104,28 @@ Test(client, a_number_that_changes_becomes_part_of_the_operator)
     stop(tc);
 }
 
+Test(client, a_dimension_that_changes_does_not)
+{
+    static const int64_t calls[][2] = {{1, 0}, {1, 1}, {1, 2}, {1, 0}, {0, 1}, {-2, 0}, {-1, 2}};
+    dt_testcluster_t *tc = start(NULL);
+    dt_session_t *session = dt_clienttest_connect(tc, NULL, NULL);
+    const float data[6] = {0, 1, 2, 3, 4, 5};
+    dt_tensor_t *a = dt_clienttest_f32(session, 2, (int64_t[]){2, 3}, data);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        bool is_row = calls[i][0] == 0 || calls[i][0] == -2;
+        const dt_value_t args[] = {dt_arg_tensor(a), dt_arg_int(calls[i][0]),
+                                   dt_arg_int(calls[i][1])};
+        float is[3];
+        dt_tensor_t *part = dt_clienttest_call(session, "aten::select.int", args, 3);
+        dt_clienttest_read(part, is, is_row ? sizeof is : 2 * sizeof *is);
+        cr_assert_eq(is[1], (float)(is_row ? 3 * calls[i][1] + 1 : 3 + calls[i][1]), "call %zu", i);
+        dt_tensor_free(part);
+    }
+    dt_tensor_free(a);
+    dt_clienttest_disconnect(session);
+    stop(tc);
+}
+
 Test(client, large_tensors_come_back_as_they_were)
 {
     enum { COUNT = 5 * 1024 * 1024 / 8 + 13 };
@@ -275,6 +297,15 @@ Test(client, a_result_whose_size_depends_on_values_is_learned_by_a_fetch)
     cr_assert(meta.ndim == 2 && meta.sizes[0] == 3 && meta.sizes[1] == 1);
     dt_clienttest_read(twice, is, sizeof is);
     cr_assert(is[0] == 2 && is[1] == 6 && is[2] == 8);
+    const dt_value_t flat[] = {dt_arg_tensor(a), dt_arg_int(0)};
+    dt_tensor_t *row = dt_clienttest_call(session, "aten::unsqueeze", flat, 2);
+    dt_tensor_t *pairs =
+        dt_clienttest_call(session, "aten::nonzero", (dt_value_t[]){dt_arg_tensor(row)}, 1);
+    cr_assert_eq(dt_tensor_meta(pairs, &meta, NULL), DT_OK);
+    cr_assert(meta.ndim == 2 && meta.sizes[0] == 3 && meta.sizes[1] == 2);
+    cr_assert(meta.strides[0] == 1 && meta.strides[1] == 3, "PyTorch's result is column-major");
+    dt_tensor_free(row);
+    dt_tensor_free(pairs);
     dt_tensor_free(a);
     dt_tensor_free(at);
     dt_tensor_free(twice);

@@ -15,12 +15,18 @@ namespace
 constexpr int64_t zeros_bytes_max = INT64_C(64)
                                     << 20; /* of all inputs; above it the operator is executed */
 
+/* A tensor may be a view of more memory than it spans, and nobody asked how much: on Meta there is
+ * always enough, and what is out of bounds is refused at execution. */
+constexpr size_t meta_storage_bytes = size_t(1) << 60;
+
 std::vector<at::Tensor> make_inputs(const dt_meta_t *inputs, uint32_t count, c10::Device where)
 {
     std::vector<at::Tensor> made;
     made.reserve(count);
     for (uint32_t i = 0; i < count; i++) {
         made.push_back(empty_like_meta(inputs[i], where));
+        if (where.is_meta())
+            made.back().storage().set_nbytes(meta_storage_bytes);
         if (where.is_cpu() && made.back().storage().nbytes())
             memset(made.back().storage().mutable_data(), 0, made.back().storage().nbytes());
     }
@@ -77,6 +83,17 @@ dt_status_t ask(const Question &q, c10::Device where, dt_backend_output_t *ret_o
     return describe(results, inputs, ret_outputs, output_max, ret_count, err);
 }
 
+/* Masks say with their values how many elements are taken; PyTorch tags indexing as a whole. */
+bool depends_on_values(const Question &q)
+{
+    if (!q.op->is_dynamic || q.op->name != "aten::index.Tensor")
+        return q.op->is_dynamic;
+    for (uint32_t i = 1; i < q.input_count; i++)
+        if (q.inputs[i].dtype == DT_DTYPE_BOOL || q.inputs[i].dtype == DT_DTYPE_U8)
+            return true;
+    return false;
+}
+
 /* A random stream must not be moved by a question: such operators are asked on Meta only. */
 bool draws(const Op &op)
 {
@@ -110,15 +127,40 @@ bool ask_meta(const Question &q, dt_backend_output_t *ret_outputs, uint32_t outp
     }
 }
 
+/* The operator may compute in another type than that of input `i`. */
+bool may_convert(const Question &q, uint32_t i, const dt_backend_output_t *outputs, uint32_t count)
+{
+    for (uint32_t k = 0; k < q.input_count; k++)
+        if (q.inputs[k].dtype != q.inputs[i].dtype)
+            return true;
+    for (uint32_t k = 0; k < count; k++)
+        if (outputs[k].alias == DT_ALIAS_FRESH &&
+            (outputs[k].meta.dtype != q.inputs[i].dtype || outputs[k].meta.dtype == DT_DTYPE_BOOL))
+            return true;
+    return false;
+}
+
+/* On the CPU a tensor of another type than the operator computes in is copied first, which makes a
+ * view with gaps dense; Meta leaves it out, and the order of the results' strides comes from it. */
+bool may_stride_otherwise(const Question &q, const dt_backend_output_t *outputs, uint32_t count)
+{
+    for (uint32_t i = 0; i < q.input_count && q.device->where.is_cpu(); i++)
+        if (dt_meta_span_bytes(&q.inputs[i]) != dt_meta_bytes(&q.inputs[i]) &&
+            may_convert(q, i, outputs, count))
+            return true;
+    return false;
+}
+
 dt_status_t answer(const Question &q, dt_backend_output_t *ret_outputs, uint32_t output_max,
                    uint32_t *ret_count, dt_error_t *err)
 {
     const char *name = q.op->name.c_str();
     dt_status_t status;
-    if (ask_meta(q, ret_outputs, output_max, ret_count, &status, err))
+    if (ask_meta(q, ret_outputs, output_max, ret_count, &status, err) &&
+        (status != DT_OK || !may_stride_otherwise(q, ret_outputs, *ret_count)))
         return status;
     if (!may_run_on_zeros(q))
-        return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s has no Meta kernel", name);
+        return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s has no Meta kernel that knows", name);
     try {
         return ask(q, q.device->where, ret_outputs, output_max, ret_count, err);
     } catch (const NotKnown &) {
@@ -140,7 +182,7 @@ dt_status_t op_infer(void *arg, void *op_arg, const dt_value_t *args, uint32_t a
     Op *op = static_cast<Op *>(op_arg);
     Question q{device, op, args, arg_count, inputs, input_count};
     enter_thread(device);
-    if (op->is_dynamic)
+    if (depends_on_values(q))
         return dt_fail(err, DT_ERR_AGAIN, "torch", 0, "%s: sizes depend on values",
                        op->name.c_str());
     return guarded(err, [&] {
