@@ -165,7 +165,7 @@ static const char *cause_of(const dt_error_t *error)
     static const char *const prefixes[] = {"last error: ", "UNKNOWN: ", "UNAVAILABLE: "};
     const char *text = error->text;
     if (error->code == DT_ERR_TIMEOUT)
-        return "no answer in time";
+        return DT_CTL_LATE;
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
         const char *at = strstr(text, prefixes[i]);
         if (at && (i == 0 || at == text))

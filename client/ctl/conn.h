@@ -14,7 +14,8 @@
 
 #define DT_CTL_PORT        "7700" /* of an address that names none */
 #define DT_CTL_ADDRESS_MAX 16
-#define DT_CTL_CALL_MS     5000 /* until an answer must be there */
+#define DT_CTL_CALL_MS     5000                /* until an answer must be there */
+#define DT_CTL_LATE        "no answer in time" /* what is said of an address then */
 
 typedef struct dt_ctl_conn {
     dt_conf_t *conf; /* NULL: not opened yet */

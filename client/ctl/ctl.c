@@ -12,6 +12,7 @@
 
 #include "base/version.h"
 #include "conf/env.h"
+#include "dtorch/v1/admin.pb-c.h"
 #include "help.h"
 #include "pki/pki.h"
 #include "text.h"
@@ -19,6 +20,7 @@
 #define TERMINAL_COLUMNS 80 /* of a terminal that does not say */
 #define TERMINAL_LINES   24
 #define WATCH_MS         2000
+#define PROBE_MS         2000 /* whether a controller that was late answers at all */
 
 /* ---- what was asked ---- */
 
@@ -187,6 +189,32 @@ static int fail_unreached(dt_ctl_t *ctl, const dt_error_t *error, const char *tr
                        "%s\n%s  next      %s", error->text, tried, next);
 }
 
+/* Nobody answered in time. A controller whose disk hangs answers questions and keeps changes
+ * waiting: say so then. Gives the exit code, or 0 if it is not that. */
+static int fail_waiting(dt_ctl_t *ctl)
+{
+    Dtorch__V1__GetClusterRequest request = DTORCH__V1__GET_CLUSTER_REQUEST__INIT;
+    ProtobufCMessage *reply;
+    const char *tried;
+    const dt_ctl_request_t what = {"GetCluster", &request.base,
+                                   &dtorch__v1__cluster_status__descriptor, PROBE_MS};
+    if (dt_ctl_conn_call(&ctl->conn, &ctl->pool, &what, &reply, &tried, NULL) != DT_OK)
+        return DT_CTL_EXIT_OK;
+    const Dtorch__V1__ClusterStatus *status =
+        (const Dtorch__V1__ClusterStatus *)(const void *)reply;
+    const Dtorch__V1__JournalStatus *journal = status->journal;
+    if (!journal || (journal->pending == 0 && !journal->is_failing))
+        return dt_ctl_fail(ctl, DT_CTL_EXIT_AGAIN,
+                           "the controller did not answer this in time, but it answers others; try "
+                           "again, with the same --request-id if it was a change");
+    return dt_ctl_fail(ctl, DT_CTL_EXIT_AGAIN,
+                       "the controller has not carried this out: its journal %s%s%s, and %" PRIu64
+                       " records wait for it. It may still happen when the disk works again.\n"
+                       "  next      dtorchctl cluster status",
+                       journal->is_failing ? "cannot be written" : "is not written in time",
+                       *journal->text ? ": " : "", journal->text, journal->pending);
+}
+
 int dt_ctl_connect(dt_ctl_t *ctl)
 {
     dt_error_t error;
@@ -215,7 +243,12 @@ void *dt_ctl_call(dt_ctl_t *ctl, const char *method, const void *request,
         dt_ctl_say(ctl, "controller at %s", dt_ctl_conn_address(&ctl->conn));
     if (status == DT_OK)
         return reply;
-    *ret_code = tried ? fail_unreached(ctl, &error, tried) : dt_ctl_fail_error(ctl, &error);
+    if (tried && strstr(tried, DT_CTL_LATE) && strcmp(method, "GetCluster") != 0)
+        *ret_code = fail_waiting(ctl);
+    else
+        *ret_code = DT_CTL_EXIT_OK;
+    if (*ret_code == DT_CTL_EXIT_OK)
+        *ret_code = tried ? fail_unreached(ctl, &error, tried) : dt_ctl_fail_error(ctl, &error);
     return NULL;
 }
 

@@ -239,6 +239,7 @@ void dt_controllerd_cluster_options(const dt_controllerd_t *app, const dt_conf_t
         .events_max = (uint32_t)dt_conf_int(conf, "EventsMax"),
         .admin_pending_max = ADMIN_PENDING_MAX,
         .journal_pending_max = dt_controllerd_journal_pending_max(conf),
+        .journal_bytes_max = (uint64_t)dt_conf_size(conf, "JournalPendingMax"),
     };
     dt_pki_random(ret_options->new_cluster_id, sizeof ret_options->new_cluster_id);
 }

@@ -8,7 +8,7 @@
 #include "dtorch/v1/state.pb-c.h"
 #include "wire/wire.h"
 
-#define RECORD_BYTES     1024 /* what JournalPendingMax= reckons with for a record */
+#define RECORD_BYTES     1024 /* beside the bytes, records are bounded, as if they were so large */
 #define PENDING_MIN      64
 #define PENDING_BYTES    (UINT64_C(2) << 30) /* never reached: the core bounds the records */
 #define CLOSE_GRACE_MS   1500

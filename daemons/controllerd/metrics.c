@@ -150,6 +150,7 @@ static void put_queues(dt_controllerd_t *app, const dt_cluster_counts_t *counts,
     dt_sessions_count(app->sessions, &sessions);
     const struct depth depths[] = {
         {"journal", store->pending, counts->journal_pending_max},
+        {"journal_bytes", counts->journal_bytes, counts->journal_bytes_max},
         {"admin", counts->admin_pending, counts->admin_pending_max},
         {"connections", rpc.connections, rpc.connection_max},
         {"streams", rpc.streams, rpc.stream_max},

@@ -216,8 +216,9 @@ static const dt_conf_option_t controller_options[] = {
      .min = 64 * KIB,
      .max = GIB,
      .dflt = "16MiB",
-     .help = "records held in memory while the disk takes none",
-     .more = "When it is full, requests that need the journal are told to try again."},
+     .help = "bytes of records held in memory while the disk takes none",
+     .more = "When it is full, requests that need the journal are told to try again; events may "
+             "use a half of it. Small records are bounded in number too, one for each KiB."},
     {.name = "JournalSnapshotRecords",
      .type = DT_CONF_INT,
      .min = 100,

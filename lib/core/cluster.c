@@ -76,13 +76,18 @@ bool dt_cluster_poll(dt_cluster_t *cluster, dt_cluster_action_t *ret_action)
 
 bool dt_cluster_journal_has_room(const dt_cluster_t *cluster, dt_journal_use_t use, uint32_t count)
 {
+    /* Of both bounds events may use a half, nodes three quarters, people all. */
+    const uint64_t quarters = use == DT_JOURNAL_EVENT ? 2 : use == DT_JOURNAL_NODE ? 3 : 4;
     uint64_t pending = cluster->journal_issued - cluster->journal_durable;
-    uint64_t max = cluster->journal_pending_max;
-    if (use == DT_JOURNAL_EVENT)
-        max = max / 2;
-    else if (use == DT_JOURNAL_NODE)
-        max = max / 4 * 3;
-    return pending + count <= max;
+    uint64_t bytes = cluster->journal_bytes - cluster->journal_bytes_durable;
+    if (cluster->journal_bytes_max && bytes >= cluster->journal_bytes_max * quarters / 4)
+        return false;
+    return pending + count <= cluster->journal_pending_max * quarters / 4;
+}
+
+static uint64_t *journal_end(dt_cluster_t *cluster, uint64_t sequence)
+{
+    return &cluster->journal_ends[sequence % ((uint64_t)cluster->journal_pending_max + 1)];
 }
 
 uint64_t dt_cluster_journal(dt_cluster_t *cluster, dt_journal_use_t use,
@@ -97,6 +102,8 @@ uint64_t dt_cluster_journal(dt_cluster_t *cluster, dt_journal_use_t use,
         return 0;
     (void)protobuf_c_message_pack(&record->base, queued->data);
     queued->action.sequence = ++cluster->journal_issued;
+    cluster->journal_bytes += size;
+    *journal_end(cluster, cluster->journal_issued) = cluster->journal_bytes;
     dt_cluster_push(cluster, queued);
     return cluster->journal_issued;
 }
@@ -115,6 +122,7 @@ void dt_cluster_durable(dt_cluster_t *cluster, uint64_t sequence, int64_t now_ns
     if (sequence <= cluster->journal_durable)
         return;
     cluster->journal_durable = sequence;
+    cluster->journal_bytes_durable = *journal_end(cluster, sequence);
     if (cluster->is_started && !cluster->is_ready && sequence >= cluster->epoch_sequence)
         become_ready(cluster);
     dt_cluster_sessions_durable(cluster);
@@ -289,8 +297,9 @@ static bool allocate_tables(dt_cluster_t *cluster)
     cluster->stream_buckets = calloc((size_t)cluster->stream_mask + 1, sizeof(dt_stream_t *));
     cluster->events = calloc(cluster->events_max, sizeof *cluster->events);
     cluster->requests = calloc(DT_CLUSTER_REQUESTS_MAX, sizeof *cluster->requests);
+    cluster->journal_ends = calloc((size_t)cluster->journal_pending_max + 1, sizeof(uint64_t));
     return cluster->nodes && cluster->buckets && cluster->stream_buckets && cluster->events &&
-           cluster->requests;
+           cluster->requests && cluster->journal_ends;
 }
 
 dt_status_t dt_cluster_create(const dt_cluster_options_t *options, dt_cluster_t **ret_cluster,
@@ -313,6 +322,7 @@ dt_status_t dt_cluster_create(const dt_cluster_options_t *options, dt_cluster_t 
     cluster->events_max = options->events_max;
     cluster->admin_pending_max = options->admin_pending_max;
     cluster->journal_pending_max = options->journal_pending_max;
+    cluster->journal_bytes_max = options->journal_bytes_max;
     take_options(cluster, options);
     if (!allocate_tables(cluster)) {
         dt_cluster_free(cluster);
@@ -350,6 +360,7 @@ void dt_cluster_free(dt_cluster_t *cluster)
     dt_arena_fini(&cluster->event_arena);
     free(cluster->snapshot_data);
     free(cluster->requests);
+    free(cluster->journal_ends);
     free(cluster->stream_buckets);
     free(cluster->buckets);
     free(cluster->nodes);

@@ -17,7 +17,7 @@
  * Durability. A change goes out as a JOURNAL action with a rising sequence; dt_cluster_durable()
  * says up to where they are safe. Nothing is welcomed before this start's epoch is durable; no
  * admin reply and no token's use leaves before its record is durable; queries show only durable
- * events. When the journal cannot take more (journal_pending_max) admin changes are refused with
+ * events. When the journal cannot take more (journal_*_max) admin changes are refused with
  * AGAIN, events are counted instead of kept, and nodes' records wait, newest state wins.
  *
  * Time. now_ns is monotonic and rules everything; wall_ms is only shown and stored (and a token's
@@ -86,6 +86,7 @@ typedef struct dt_cluster_options {
     uint32_t events_max;          /* held in memory, and in a snapshot */
     uint32_t admin_pending_max;   /* admin requests that wait for the journal */
     uint32_t journal_pending_max; /* records handed out and not durable yet */
+    uint64_t journal_bytes_max;   /* of them, and one record beyond; 0: no bound */
 } dt_cluster_options_t;
 
 /* Who is at the other end of a stream, as lib/rpc knows it. Strings are copied. */
@@ -284,6 +285,7 @@ typedef struct dt_cluster_counts {
     uint64_t events_suppressed, events_dropped;
     uint64_t journal_issued, journal_durable; /* sequences */
     uint32_t journal_pending_max, admin_pending, admin_pending_max;
+    uint64_t journal_bytes, journal_bytes_max; /* not durable yet */
     uint64_t welcomes, refusals, beats_received, beats_sent, malformed;
     int64_t late_ns, late_total_ns; /* of our own turns */
     bool journal_is_failing;

@@ -258,6 +258,11 @@ struct dt_cluster {
 
     /* journal */
     uint64_t journal_issued, journal_durable;
+    uint64_t journal_bytes_max;
+    uint64_t journal_bytes;         /* of all issued records */
+    uint64_t journal_bytes_durable; /* of all durable ones */
+    uint64_t *journal_ends;         /* journal_bytes behind a record, by its sequence; as many as
+                                       may be pending, and one */
     char journal_text[256];
     int64_t journal_failing_since_wall_ms;
 

@@ -393,6 +393,8 @@ void dt_cluster_count(const dt_cluster_t *cluster, dt_cluster_counts_t *ret_coun
         .journal_issued = cluster->journal_issued,
         .journal_durable = cluster->journal_durable,
         .journal_pending_max = cluster->journal_pending_max,
+        .journal_bytes = cluster->journal_bytes - cluster->journal_bytes_durable,
+        .journal_bytes_max = cluster->journal_bytes_max,
         .admin_pending = cluster->pending_count,
         .admin_pending_max = cluster->admin_pending_max,
         .welcomes = cluster->welcomes,

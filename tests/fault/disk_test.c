@@ -44,6 +44,56 @@ static void fill(const char *dir)
     cr_assert_eq(system(command), 0);
 }
 
+/* A controller with a small file system for its state. */
+static dt_testcluster_t *start_small(int workers)
+{
+    dt_testcluster_t *tc;
+    if (geteuid() != 0)
+        cr_skip_test("needs root: it mounts a small file system");
+    cr_assert(unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
+    tc = dt_testcluster_start(&(dt_testcluster_options_t){
+        .workers = workers, .is_idle = true, .controller_conf = "LogLevel=info"});
+    cr_assert_eq(mount("tmpfs", dt_testcluster_state_dir(tc, -1), "tmpfs", 0, "size=1m"), 0);
+    dt_testcluster_start_daemon(tc, -1);
+    for (int i = 0; i < workers; i++)
+        dt_testcluster_start_daemon(tc, i);
+    cr_assert(dt_testcluster_wait_health(tc, 0, DTORCH__V1__NODE_HEALTH__NODE_OK, LONG_MS));
+    return tc;
+}
+
+/* Set a label; text that no block of the journal holds beside another. Gives the exit code. */
+static int label(dt_testcluster_t *tc, int round, bool must_explain)
+{
+    char word[64];
+    (void)snprintf(word, sizeof word, "round=%048d", round);
+    dt_testrun_t run = dt_testcluster_ctl(tc, "node", "label", "w0", word, NULL);
+    int code = run.code;
+    if (code != 0 || must_explain) {
+        cr_assert_eq(code, 75, "exit %d\n%s%s", code, run.out, run.err);
+        cr_assert(strstr(run.err, "journal") && !strstr(run.err, "no controller answers"), "%s",
+                  run.err);
+    }
+    dt_testrun_fini(&run);
+    return code;
+}
+
+Test(disk, a_change_that_cannot_be_written_is_told_from_a_controller_that_is_away)
+{
+    dt_testcluster_t *tc = start_small(1);
+    char ballast[700];
+    bool no = false;
+    int round = 0;
+    fill(dt_testcluster_state_dir(tc, -1));
+    while (label(tc, round, false) == 0) /* the journal's last block has room for some */
+        cr_assert_lt(++round, 200, "the disk is not full");
+    (void)label(tc, round, true);
+    (void)snprintf(ballast, sizeof ballast, "%s/ballast", dt_testcluster_state_dir(tc, -1));
+    cr_assert_eq(unlink(ballast), 0);
+    cr_assert(dt_testcluster_wait(tc, has_alarm, &no, LONG_MS), "%s", dt_testcluster_logs(tc));
+    cr_assert_eq(label(tc, round + 1, false), 0);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
 Test(disk, a_full_disk_is_an_alarm_and_is_recovered_from)
 {
     const char *seconds = getenv("DT_TEST_DISK_S");
@@ -54,17 +104,8 @@ Test(disk, a_full_disk_is_an_alarm_and_is_recovered_from)
     int lines, code = -1;
     char ballast[700];
     const char *dir;
-    if (geteuid() != 0)
-        cr_skip_test("needs root: it mounts a small file system");
-    cr_assert(unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
-    tc = dt_testcluster_start(&(dt_testcluster_options_t){
-        .workers = 2, .is_idle = true, .controller_conf = "LogLevel=info"});
+    tc = start_small(2);
     dir = dt_testcluster_state_dir(tc, -1);
-    cr_assert_eq(mount("tmpfs", dir, "tmpfs", 0, "size=1m"), 0);
-    dt_testcluster_start_daemon(tc, -1);
-    dt_testcluster_start_daemon(tc, 0);
-    dt_testcluster_start_daemon(tc, 1);
-    cr_assert(dt_testcluster_wait_health(tc, 0, DTORCH__V1__NODE_HEALTH__NODE_OK, LONG_MS));
     lines = dt_testcluster_log_count(tc, -1, "");
     fill(dir);
     end_ms = dt_test_now_ms() + full_ms;

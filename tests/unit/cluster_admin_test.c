@@ -154,6 +154,39 @@ Test(cluster_admin, bounds_the_changes_that_wait_for_the_journal)
     cr_assert_eq(last, DT_ERR_AGAIN);
 }
 
+Test(cluster_admin, bounds_the_bytes_that_wait_for_the_journal)
+{
+    char reason[200];
+    dt_cluster_counts_t counts;
+    uint64_t ticket = 2000;
+    dt_status_t last = DT_OK;
+    memset(reason, 'r', sizeof reason);
+    reason[sizeof reason - 1] = '\0';
+    dt_coretest_free(test);
+    test = dt_coretest_new_stopped();
+    test->options.journal_bytes_max = 8192;
+    dt_coretest_start(test);
+    dt_coretest_join(test, 1, 1, 11);
+    test->is_holding = true;
+    for (int i = 0; i < 15 && last == DT_OK; i++) { /* fewer than admin_pending_max */
+        for (int k = 0; k < 4; k++)
+            dt_cluster_peer_misbehaved(test->cluster, "10.0.0.1:1", reason + 8 * i + k,
+                                       test->now_ns);
+        dt_coretest_set(test, ++ticket, CHANGE(CORDON), "n1", reason, "");
+        const dt_coretest_action_t *reply = dt_coretest_find(test, DT_CLUSTER_DO_REPLY, ticket);
+        last = reply ? reply->status : DT_OK;
+    }
+    cr_assert_eq(last, DT_ERR_AGAIN);
+    dt_cluster_count(test->cluster, &counts);
+    cr_assert(counts.journal_bytes >= 4096 && counts.journal_bytes < 8192 + 2048, "%lu",
+              (unsigned long)counts.journal_bytes);
+    test->is_holding = false;
+    dt_coretest_sync(test);
+    dt_cluster_count(test->cluster, &counts);
+    cr_assert_eq(counts.journal_bytes, 0);
+    cr_assert_eq(set(CHANGE(CORDON), "n1", "now"), DT_OK);
+}
+
 /* ---- tokens ---- */
 
 static const uint8_t secret[32] = "the hash of a secret, 32 bytes.";
