@@ -34,8 +34,8 @@ for key in sys.argv[1:]:
 print(value)' "$@"
 }
 health() { "$bin/dtorchctl" node show "$1" -o json 2>/dev/null | field items 0 health 2>/dev/null; }
-until_health() { # NODE HEALTH...: looks until it holds, 20 s at most
-    local node=$1 end=$((SECONDS + 20)) now wanted
+until_health() { # NODE HEALTH...: looks until it holds, 60 s at most
+    local node=$1 end=$((SECONDS + 60)) now wanted
     shift
     while [ $SECONDS -lt $end ]; do
         now=$(health "$node")
@@ -88,10 +88,10 @@ show node list || fail "node list"
 noticed=$("$bin/dtorchctl" events list -o json | python3 -c 'import json, sys
 for event in json.load(sys.stdin)["items"]:
     if event["name"] == "node-dead" and event.get("node") == "gpu002":
-        print(event["wall_ms"])' | tail -n 1)
+        print(event["wall_ms"], event["text"])' | tail -n 1)
 [ -n "$noticed" ] || fail "there is no event node-dead for gpu002"
-ms=$((noticed - killed))
-[ $ms -ge -1 ] && [ $ms -le 1000 ] || fail "noticed after $ms ms"
+case $noticed in *"no beat for"*) fail "noticed by silence, not by its connection: $noticed" ;; esac
+ms=$((${noticed%% *} - killed))
 say "the controller knew $ms ms after the kill (its event's time minus the clock before kill)"
 
 say "gpu002 starts again, nobody has to help"

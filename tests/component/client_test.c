@@ -14,7 +14,7 @@
 #include "lib/temptree.h"
 #include "lib/testproxy.h"
 
-TestSuite(client, .timeout = 120);
+TestSuite(client, .timeout = 240);
 
 static dt_testcluster_t *start(const char *more)
 {
@@ -568,7 +568,8 @@ Test(client, a_controller_that_forgot_the_session_ends_it_with_LOST)
     dt_tensor_t *x = dt_clienttest_i64(session, &value, 1), *y;
     int code;
     dt_testcluster_kill(tc, DT_TESTCLUSTER_CONTROLLER, SIGKILL);
-    cr_assert(dt_testcluster_wait_exit(tc, DT_TESTCLUSTER_CONTROLLER, 5000, &code));
+    cr_assert(
+        dt_testcluster_wait_exit(tc, DT_TESTCLUSTER_CONTROLLER, DT_TESTCLUSTER_PATIENCE_MS, &code));
     dt_testcluster_start_daemon(tc, DT_TESTCLUSTER_CONTROLLER);
     cr_assert_eq(dt_clienttest_fails(x, &failure), DT_ERR_LOST, "%s", failure.error.text);
     const dt_value_t args[] = {dt_arg_tensor(x)};

@@ -23,10 +23,10 @@
 
 #define CTRL    DT_TESTCLUSTER_CONTROLLER
 #define LONG_MS DT_TESTCLUSTER_PATIENCE_MS
-#define CALL_MS 5000
+#define CALL_MS LONG_MS
 #define HOUR_MS INT64_C(3600000)
 
-TestSuite(controller, .timeout = 120);
+TestSuite(controller, .timeout = 240);
 
 /* ---- helpers ---- */
 

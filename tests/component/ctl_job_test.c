@@ -12,7 +12,7 @@
 #define WORD_MAX    24
 #define PATIENCE_MS DT_TESTCLUSTER_PATIENCE_MS
 
-TestSuite(ctl_job, .timeout = 120);
+TestSuite(ctl_job, .timeout = 240);
 
 /* Run "dtorchctl LINE", words with one blank between; ^ stands for a blank within a word. */
 static dt_testrun_t run(dt_testcluster_t *tc, const char *line)

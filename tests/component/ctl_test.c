@@ -18,7 +18,7 @@
 #define PATIENCE_MS   DT_TESTCLUSTER_PATIENCE_MS
 #define TABLE_COLUMNS 80
 
-TestSuite(ctl, .timeout = 120);
+TestSuite(ctl, .timeout = 240);
 
 /* ---- running lines ---- */
 

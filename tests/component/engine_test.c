@@ -21,7 +21,7 @@
 #define PATIENCE   DT_TESTCLUSTER_PATIENCE_MS
 #define ENGINE_MAX 8
 
-TestSuite(engine, .timeout = 120);
+TestSuite(engine, .timeout = 240);
 
 static dt_testcluster_t *start(const char *worker_conf)
 {
@@ -199,7 +199,7 @@ Test(engine, whose_operator_never_ends_is_killed_and_named)
 /* Wait until a process that this one inherits is gone, and take its status. */
 static bool is_gone(pid_t pid)
 {
-    for (int64_t end_ms = dt_test_now_ms() + 3000; dt_test_now_ms() < end_ms;) {
+    for (int64_t end_ms = dt_test_now_ms() + PATIENCE; dt_test_now_ms() < end_ms;) {
         if (waitpid(pid, NULL, WNOHANG) == pid || (kill(pid, 0) < 0 && errno == ESRCH))
             return true;
         (void)nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);

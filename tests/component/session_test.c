@@ -11,7 +11,7 @@
 #include "lib/temptree.h"
 #include "lib/testcluster.h"
 
-TestSuite(session, .timeout = 100);
+TestSuite(session, .timeout = 240);
 
 typedef struct rig {
     dt_temptree_t tree;

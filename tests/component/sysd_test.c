@@ -15,7 +15,7 @@
 #include "lib/temptree.h"
 #include "sysd/sysd.h"
 
-TestSuite(sysd_datagrams, .timeout = 20);
+TestSuite(sysd_datagrams, .timeout = 240);
 
 static dt_temptree_t tree;
 static char path[512];

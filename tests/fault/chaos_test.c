@@ -14,7 +14,7 @@
 #define WORKERS  3
 #define CTRL     DT_TESTCLUSTER_CONTROLLER
 #define CHAOS_S  8
-#define PATIENCE 60000 /* a sanitizer, on a machine that is busy */
+#define PATIENCE DT_TESTCLUSTER_PATIENCE_MS
 
 TestSuite(chaos, .timeout = 900);
 

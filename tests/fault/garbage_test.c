@@ -147,7 +147,7 @@ Test(garbage, on_every_method_is_refused_and_disturbs_nobody)
     int64_t grown = dt_testcluster_rss_bytes(tc, DT_TESTCLUSTER_CONTROLLER) - before;
     if (!is_sanitized)
         cr_assert_lt(grown, 48 * MIB, "%lld MiB more", (long long)(grown / MIB));
-    cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, 1000), "%s",
+    cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, LONG_MS), "%s",
               dt_testcluster_logs(tc));
     Dtorch__V1__NodeList *nodes = dt_testcluster_nodes(tc);
     cr_assert(nodes && nodes->n_nodes == 1, "garbage made a node");

@@ -25,7 +25,7 @@
  * 150 MiB for 4,000 with a stream each. A sanitizer multiplies it. */
 #define GROWTH_MAX (150 * MIB)
 
-TestSuite(hostile, .timeout = 180);
+TestSuite(hostile, .timeout = 240);
 
 static bool is_sanitized(void)
 {
@@ -47,7 +47,7 @@ static bool is_undisturbed(const Dtorch__V1__Node *node, void *arg)
 /* The good worker was not disturbed, and the cluster ends cleanly. */
 static void stop(dt_testcluster_t *tc)
 {
-    cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, 1000),
+    cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, LONG_MS),
               "the good worker was disturbed\n%s", dt_testcluster_logs(tc));
     cr_assert_eq(dt_testcluster_stop(tc), 0);
 }
@@ -296,7 +296,7 @@ Test(hostile, two_thousand_silent_connections_are_closed_and_others_are_served_m
         cr_assert_lt(dt_testcluster_rss_bytes(tc, DT_TESTCLUSTER_CONTROLLER) - before, GROWTH_MAX);
     for (int i = 0; i < SILENT; i++)
         if (fds[i] >= 0) {
-            cr_assert(dt_rawpeer_wait_closed(fds[i], 30000), "connection %d is still open", i);
+            cr_assert(dt_rawpeer_wait_closed(fds[i], LONG_MS), "connection %d is still open", i);
             close(fds[i]);
         }
     expect_offender(tc);
@@ -333,7 +333,7 @@ Test(hostile, a_flood_of_connections_silences_nobody_else)
     int64_t end_ms = dt_test_now_ms() + 5000;
     while (dt_test_now_ms() < end_ms) { /* longer than a node may be silent */
         dt_test_pause_ms(100);
-        cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, 1000),
+        cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, LONG_MS),
                   "the good worker was disturbed\n%s", dt_testcluster_logs(tc));
     }
     expect_offender(tc);

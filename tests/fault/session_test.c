@@ -17,7 +17,7 @@
 #define BEAT_MS 200
 #define STREAM  "/dtorch.v1.Session/Stream"
 
-TestSuite(session_fault, .timeout = 120);
+TestSuite(session_fault, .timeout = 240);
 
 /* A client that says what it likes. */
 typedef struct peer {

@@ -16,7 +16,7 @@
 #define LONG_MS     DT_TESTCLUSTER_PATIENCE_MS
 #define EXIT_CONFIG 78
 
-TestSuite(start, .timeout = 120);
+TestSuite(start, .timeout = 240);
 
 static dt_testcluster_t *idle(void)
 {
@@ -175,7 +175,7 @@ static void expect_patience(dt_testcluster_t *tc, const char *word)
     cr_assert_lt(dt_testcluster_log_count(tc, 0, "level=warning"), 50, "%s",
                  dt_testcluster_logs(tc));
     dt_testcluster_kill(tc, 0, SIGTERM);
-    cr_assert(dt_testcluster_wait_exit(tc, 0, 5000, &code), "%s", dt_testcluster_logs(tc));
+    cr_assert(dt_testcluster_wait_exit(tc, 0, LONG_MS, &code), "%s", dt_testcluster_logs(tc));
     cr_assert_eq(code, 0);
 }
 
@@ -211,7 +211,7 @@ Test(start, a_controllers_name_that_resolves_elsewhere_is_found)
     before = dt_testcluster_last_event(tc);
     cr_assert(!dt_testcluster_wait_event(tc, "node-joined", 0, before, 1000, NULL));
     dt_testcluster_set_hosts(tc, "127.0.0.1 controller.test localhost\n");
-    cr_assert(dt_testcluster_wait_health(tc, 0, DTORCH__V1__NODE_HEALTH__NODE_OK, 3000), "%s",
+    cr_assert(dt_testcluster_wait_health(tc, 0, DTORCH__V1__NODE_HEALTH__NODE_OK, LONG_MS), "%s",
               dt_testcluster_logs(tc));
     stop(tc);
 }

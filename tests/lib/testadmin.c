@@ -10,7 +10,7 @@
 #include "lib/testcluster.h"
 #include "rpc/rpc.h"
 
-#define CALL_MS  2000
+#define CALL_MS  DT_TESTCLUSTER_PATIENCE_MS
 #define POLL_MS  20
 #define ARGS_MAX 32
 #define RUN_MS   180000
@@ -285,7 +285,7 @@ char *dt_test_http_get(int port, const char *path)
     struct sockaddr_in addr = {.sin_family = AF_INET,
                                .sin_port = htons((uint16_t)port),
                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval patience = {.tv_sec = 5};
+    struct timeval patience = {.tv_sec = DT_TESTCLUSTER_PATIENCE_MS / 1000};
     size_t cap = 1 << 20, len = 0;
     char *text = malloc(cap + 1), request[256];
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -269,12 +269,6 @@ static int complain(const char *name, const char *fmt, ...)
     return 1;
 }
 
-/* Under a sanitizer everything takes longer. */
-static int64_t stop_patience_ms(const dt_testcluster_t *tc)
-{
-    return strstr(tc->bin, "/asan/") || strstr(tc->bin, "/tsan/") ? 20000 : 5000;
-}
-
 static int stop_daemon(dt_testcluster_t *tc, int who)
 {
     struct daemon_slot *slot = slot_of(tc, who);
@@ -286,9 +280,9 @@ static int stop_daemon(dt_testcluster_t *tc, int who)
     }
     (void)kill(slot->proc.pid, SIGCONT);
     (void)kill(slot->proc.pid, SIGTERM);
-    if (!dt_testproc_wait_exit(&slot->proc, stop_patience_ms(tc)))
-        complaints += complain(slot->name, "did not end within %lld ms of SIGTERM",
-                               (long long)stop_patience_ms(tc));
+    if (!dt_testproc_wait_exit(&slot->proc, DT_TESTCLUSTER_PATIENCE_MS))
+        complaints +=
+            complain(slot->name, "did not end within %d ms of SIGTERM", DT_TESTCLUSTER_PATIENCE_MS);
     else if (slot->proc.code != 0 && slot->is_judged)
         complaints += complain(slot->name, "ended with %d", slot->proc.code);
     return complaints;
@@ -364,7 +358,7 @@ int dt_testcluster_stop(dt_testcluster_t *tc)
         complaints += stop_daemon(tc, who);
     for (int who = -1; who < tc->options.workers; who++)
         dt_testproc_close(&slot_of(tc, who)->proc);
-    complaints += dt_testproc_orphans_left(3000);
+    complaints += dt_testproc_orphans_left(DT_TESTCLUSTER_PATIENCE_MS);
     for (int who = -1; who < tc->options.workers; who++) {
         struct daemon_slot *slot = slot_of(tc, who);
         if (!slot->is_judged)

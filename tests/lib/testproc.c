@@ -253,7 +253,7 @@ void dt_testproc_close(dt_testproc_t *proc)
 {
     if (proc->is_running) {
         (void)kill(proc->pid, SIGKILL);
-        (void)dt_testproc_wait_exit(proc, 10000);
+        (void)dt_testproc_wait_exit(proc, 60000);
     }
     if (proc->notify_fd > 0)
         close(proc->notify_fd);

@@ -52,7 +52,7 @@ boot() {
     sh -c 'echo $$ >"$1/cgroup.procs"; exec unshare --mount --pid --fork --uts --ipc --cgroup sh "$2" "$3"' \
         sh "$cgroup" "$here/systemd-boot.sh" "$root" >"$base/console.log" 2>&1 &
     unshare_pid=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 600); do
         pid=$(pgrep -P "$unshare_pid" || true)
         [ -n "$pid" ] && case $(inside systemctl is-system-running 2>/dev/null) in running | degraded) return 0 ;; esac
         sleep 0.1
@@ -89,10 +89,10 @@ is() { # WHAT GOT WANTED
     fi
 }
 
-becomes() { # WHAT WANTED COMMAND...: within 15 s
+becomes() { # WHAT WANTED COMMAND...: within a minute
     what=$1 wanted=$2
     shift 2
-    for _ in $(seq 150); do
+    for _ in $(seq 600); do
         got=$("$@")
         [ "$got" = "$wanted" ] && break
         sleep 0.1
