@@ -17,7 +17,8 @@ STOPPED = -12
 class Python(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("version", c.c_uint32), ("gil_ensure", c.c_void_p), ("gil_release", c.c_void_p),
                 ("check_signals", c.c_void_p), ("thread_state", c.c_void_p), ("fetch_error", c.c_void_p),
-                ("restore_error", c.c_void_p), ("ref", c.c_void_p), ("unref", c.c_void_p), ("resolve", c.c_void_p)]
+                ("restore_error", c.c_void_p), ("ref", c.c_void_p), ("unref", c.c_void_p), ("resolve", c.c_void_p),
+                ("gil_check", c.c_void_p), ("save_thread", c.c_void_p), ("restore_thread", c.c_void_p)]
 
 
 class Options(c.Structure):

@@ -103,7 +103,8 @@ def _interpreter() -> _native.Python:
         gil_release=address("PyGILState_Release"), check_signals=address("PyErr_CheckSignals"),
         thread_state=address("PyGILState_GetThisThreadState"), fetch_error=address("PyErr_Fetch"),
         restore_error=address("PyErr_Restore"), ref=address("Py_IncRef"), unref=address("Py_DecRef"),
-        resolve=c.cast(_place.resolve, c.c_void_p).value)
+        resolve=c.cast(_place.resolve, c.c_void_p).value, gil_check=address("PyGILState_Check"),
+        save_thread=address("PyEval_SaveThread"), restore_thread=address("PyEval_RestoreThread"))
 
 
 def _take_meta(library: _native.Library) -> None:

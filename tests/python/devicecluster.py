@@ -1,0 +1,130 @@
+"""A cluster for tests of the PyTorch device: a controller and a worker of this build in a folder of their own, and a proxy that
+keeps bytes back for a while."""
+
+import asyncio
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from typing import Any
+
+import dtorch._native
+
+BIN = dtorch._native.FOLDER.parent / "bin"
+READY_S = 60
+
+
+class Cluster:
+    """A controller on a unix socket and on a port of 127.0.0.1, and one worker with a CPU device."""
+
+    def __init__(self, devices: str = "torch", worker_options: str = "") -> None:
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dtpy."))
+        self.port = free_port()
+        self.path = f"{self.folder}/controller.sock"
+        self.admin = f"{self.folder}/admin.sock"
+        self.programs: list[subprocess.Popen[bytes]] = []
+        self.write("controllerd", f"[Controller]\nClusterName=test\nListen={self.path} 127.0.0.1:{self.port}\n"
+                   f"AdminSocket={self.admin}\nStateDirectory={self.folder}/controllerd\nMetricsListen=127.0.0.1:0\n")
+        self.write("workerd", f"[Worker]\nController={self.path}\nNodeName=node\nStateDirectory={self.folder}/workerd\n"
+                   f"Devices={devices}\nMetricsListen=127.0.0.1:0\n{worker_options}")
+        self.start("controllerd")
+        self.start("workerd")
+        self.await_node()
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).mkdir()
+        (self.folder / f"{name}.conf").write_text(text)
+
+    def start(self, name: str) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            command = [str(BIN / f"dtorch-{name}"), "--config", str(self.folder / f"{name}.conf")]
+            self.programs.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+
+    def ctl(self, *words: str) -> str:
+        """What dtorchctl says."""
+        environment = os.environ | {"DTORCH_ADMIN_SOCKET": self.admin}
+        done = subprocess.run([str(BIN / "dtorchctl"), *words], env=environment, capture_output=True, text=True, timeout=READY_S,
+                              check=False)
+        return done.stdout + done.stderr
+
+    def await_node(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while "ready" not in self.ctl("node", "list").lower():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no node is ready: {self.ctl('node', 'list')}\n{self.logs()}")
+            time.sleep(0.05)
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for program in reversed(self.programs):
+            program.terminate()
+        for program in self.programs:
+            try:
+                program.wait(30)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Proxy:
+    """Passes bytes between its own port and another one, each piece so many seconds late, in order, however many there are."""
+
+    def __init__(self, port: int, delay_s: float) -> None:
+        self.target, self.delay_s = port, delay_s
+        self.loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self.thread = threading.Thread(target=self.run, args=(ready,), daemon=True)
+        self.thread.start()
+        ready.wait(READY_S)
+
+    def run(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self.loop)
+        server = self.loop.run_until_complete(asyncio.start_server(self.accept, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        self.loop.run_forever()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        await asyncio.gather(self.carry(reader, there_writer), self.carry(there_reader, writer), return_exceptions=True)
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1024)
+
+        async def deliver() -> None:
+            while True:
+                due, piece = await pieces.get()
+                await asyncio.sleep(max(0.0, due - self.loop.time()))
+                if not piece:
+                    writer.close()
+                    return
+                writer.write(piece)
+                await writer.drain()
+
+        task = self.loop.create_task(deliver())
+        while True:
+            piece = await reader.read(1 << 18)
+            await pieces.put((self.loop.time() + self.delay_s, piece))
+            if not piece:
+                await task
+                return
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(READY_S)
