@@ -1,8 +1,11 @@
-/* Transfers: bytes of large uploads and fetches, on a stream of their own. I/O thread.
+/* Transfers: bytes of large uploads and fetches, directly to their node (data.c), else on a stream
+ * of their own to the controller, who relays them. I/O thread.
  *
- * The bulk stream is dialled when there is something to move, and again while there is. What either
- * side has not confirmed may be lost with a stream, or because it overtook the record that it
- * belongs to; so whoever makes no progress for STALL_NS is begun again where it was confirmed. */
+ * An upload takes the direct way as soon as that is there, else the relay; when its way changes it
+ * goes on from what was received. The relay's stream is dialled when there is something for it.
+ * Whoever finds a hole says so at once and is sent the bytes again. What is lost with a connection
+ * is said again on the next one. What a relay lost unseen is begun again after STALL_NS without
+ * progress. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +22,7 @@
 #define QUEUE_BYTES (DT_CLIENT_BULK_AHEAD + (4u << 20))
 
 /* Fields of BulkChunk, and how they are coded. */
-enum { SESSION = 1, TOKEN, TRANSFER, OFFSET, CRC, DATA, RECEIVED, FAILED, RESTART };
+enum { SESSION = 1, TOKEN, TRANSFER, OFFSET, CRC, DATA, RECEIVED, FAILED, RESTART, TOTAL };
 #define VARINT_TAG(field) ((uint8_t)((field) << 3))
 #define BYTES_TAG(field)  ((uint8_t)((field) << 3 | 2))
 
@@ -42,9 +45,14 @@ static bool send(dt_session_t *session, const uint8_t *bytes, size_t size)
     return status == DT_OK;
 }
 
-static void say_received(dt_session_t *session, uint64_t transfer, uint64_t received, bool restart)
+static void say_received(dt_session_t *session, dt_client_path_t *path, uint64_t transfer,
+                         uint64_t received, bool restart)
 {
     uint8_t bytes[HEAD_BYTES];
+    if (path) {
+        dt_client_path_received(path, transfer, received, restart);
+        return;
+    }
     uint8_t *at = put_number(bytes, TRANSFER, transfer);
     at = put_number(at, RECEIVED, received);
     if (restart)
@@ -63,11 +71,9 @@ static void say_who(dt_session_t *session)
 }
 
 /* One chunk. The upload stays where it is: only this thread removes uploads. */
-static bool say_chunk(dt_session_t *session, dt_client_upload_t *upload)
+static bool say_chunk(dt_session_t *session, dt_client_upload_t *upload, size_t size)
 {
     uint8_t *buffer = session->io.bulk_buffer;
-    size_t left = upload->size - upload->sent;
-    size_t size = left < DT_CLIENT_BULK_CHUNK ? left : DT_CLIENT_BULK_CHUNK;
     const uint8_t *data = upload->data + upload->sent;
     dt_client_record_chunk(session, upload, size);
     uint8_t *at = put_number(buffer, TRANSFER, upload->number);
@@ -78,17 +84,14 @@ static bool say_chunk(dt_session_t *session, dt_client_upload_t *upload)
     memcpy(at, data, size);
     if (!send(session, buffer, (size_t)(at - buffer) + size))
         return false;
+    pthread_mutex_lock(&session->lock);
     upload->sent += size;
+    session->relayed_bytes += size;
+    pthread_mutex_unlock(&session->lock);
     return true;
 }
 
 /* ---- hearing ---- */
-
-struct chunk {
-    uint64_t transfer, offset, crc, received;
-    const uint8_t *data, *error;
-    size_t data_bytes, error_bytes;
-};
 
 static bool read_bytes(dt_cursor_t *cursor, const uint8_t **ret_bytes, size_t *ret_size)
 {
@@ -100,17 +103,32 @@ static bool read_bytes(dt_cursor_t *cursor, const uint8_t **ret_bytes, size_t *r
     return true;
 }
 
-static bool read_chunk(const uint8_t *bytes, size_t size, struct chunk *ret_chunk)
+static void take_number(dt_client_chunk_t *chunk, uint64_t tag, uint64_t value)
+{
+    if (tag == VARINT_TAG(TRANSFER))
+        chunk->transfer = value;
+    else if (tag == VARINT_TAG(OFFSET))
+        chunk->offset = value;
+    else if (tag == VARINT_TAG(CRC))
+        chunk->crc32c = (uint32_t)value;
+    else if (tag == VARINT_TAG(RECEIVED))
+        chunk->received = value;
+    else if (tag == VARINT_TAG(RESTART))
+        chunk->is_again = value != 0;
+    else if (tag == VARINT_TAG(TOTAL))
+        chunk->total = value;
+}
+
+bool dt_client_chunk_read(const uint8_t *bytes, size_t size, dt_client_chunk_t *ret_chunk)
 {
     dt_cursor_t cursor = {.at = bytes, .end = bytes + size};
-    memset(ret_chunk, 0, sizeof *ret_chunk);
+    *ret_chunk = (dt_client_chunk_t){.has_crc = true};
     while (dt_cursor_left(&cursor) > 0) {
         uint64_t tag = dt_cursor_varint(&cursor);
         const uint8_t *skipped;
         size_t skipped_bytes;
-        uint64_t value = 0;
         if ((tag & 7) == 0)
-            value = dt_cursor_varint(&cursor);
+            take_number(ret_chunk, tag, dt_cursor_varint(&cursor));
         else if (tag == BYTES_TAG(DATA)) {
             if (!read_bytes(&cursor, &ret_chunk->data, &ret_chunk->data_bytes))
                 return false;
@@ -119,20 +137,12 @@ static bool read_chunk(const uint8_t *bytes, size_t size, struct chunk *ret_chun
                 return false;
         } else if ((tag & 7) != 2 || !read_bytes(&cursor, &skipped, &skipped_bytes))
             return false;
-        if (tag == VARINT_TAG(TRANSFER))
-            ret_chunk->transfer = value;
-        else if (tag == VARINT_TAG(OFFSET))
-            ret_chunk->offset = value;
-        else if (tag == VARINT_TAG(CRC))
-            ret_chunk->crc = value;
-        else if (tag == VARINT_TAG(RECEIVED))
-            ret_chunk->received = value;
     }
     return !cursor.error;
 }
 
 /* The error with which a transfer is over. Lock held. */
-static void note_error(dt_session_t *session, const struct chunk *chunk)
+static void note_error(dt_session_t *session, const dt_client_chunk_t *chunk)
 {
     Dtorch__V1__OperatorError *error;
     dt_arena_reset(&session->io.arena);
@@ -141,7 +151,34 @@ static void note_error(dt_session_t *session, const struct chunk *chunk)
         dt_client_failure_note(session, error);
 }
 
-static void on_answer(dt_session_t *session, const struct chunk *chunk)
+/* It is over: free it, or leave that to the thread that is copying to it. Lock held. */
+static void upload_over(dt_client_upload_t *upload, dt_client_upload_t **ret_done)
+{
+    dt_list_remove(&upload->link);
+    upload->is_over = true;
+    if (!upload->is_filling)
+        *ret_done = upload;
+}
+
+static void take_answer(dt_session_t *session, dt_client_upload_t *upload,
+                        const dt_client_chunk_t *chunk, dt_client_upload_t **ret_done)
+{
+    if (chunk->error)
+        note_error(session, chunk);
+    if (chunk->received > upload->received) {
+        upload->received = chunk->received < upload->size ? chunk->received : upload->size;
+        session->io.bulk_progress_ns = dt_loop_now_ns();
+    }
+    if (upload->sent < upload->received || chunk->is_again)
+        upload->sent = upload->received;
+    if (upload->path && upload->path->window)
+        dt_client_window_give(upload->path->window, upload->number,
+                              chunk->error ? SIZE_MAX : upload->received);
+    if (chunk->error || upload->received == upload->size)
+        upload_over(upload, ret_done);
+}
+
+static void on_answer(dt_session_t *session, const dt_client_chunk_t *chunk)
 {
     dt_client_upload_t *done = NULL;
     pthread_mutex_lock(&session->lock);
@@ -149,38 +186,39 @@ static void on_answer(dt_session_t *session, const struct chunk *chunk)
         dt_client_upload_t *upload = DT_CONTAINER_OF(at, dt_client_upload_t, link);
         if (upload->number != chunk->transfer)
             continue;
-        if (chunk->error)
-            note_error(session, chunk);
-        if (chunk->received > upload->received) {
-            upload->received = chunk->received < upload->size ? chunk->received : upload->size;
-            session->io.bulk_progress_ns = dt_loop_now_ns();
-        }
-        if (upload->sent < upload->received)
-            upload->sent = upload->received;
-        if (chunk->error || upload->received == upload->size) {
-            dt_list_remove(&upload->link);
-            done = upload;
-        }
+        take_answer(session, upload, chunk, &done);
         break;
+    }
+    if (done && done->window) {
+        dt_client_upload_free(done); /* runs nothing of the program's */
+        done = NULL;
     }
     pthread_mutex_unlock(&session->lock);
     if (done)
         dt_client_upload_free(done);
 }
 
-/* Copy what is new of a chunk into its future. *ret_received: how much of it is there. */
-static bool take_data(dt_session_t *session, const struct chunk *chunk, uint64_t *ret_received,
+/* Copy what is new of a chunk into its future. *ret_received: how much of it is there; more than it
+ * has: nobody wants it. False: there is nothing to say. */
+static bool take_data(dt_session_t *session, const dt_client_chunk_t *chunk, uint64_t *ret_received,
                       bool *ret_restart)
 {
     dt_future_t *future = dt_client_future_find(session, chunk->transfer);
     uint64_t end;
-    if (future && dt_list_is_empty(&future->link))
-        future->has_missed = true;
-    if (!future || dt_list_is_empty(&future->link) ||
-        __builtin_add_overflow(chunk->offset, chunk->data_bytes, &end) || end > future->size)
-        return false; /* not wanted any more, or not yet: it will be asked for again */
+    if (!future) {
+        *ret_received = INT64_MAX;
+        return chunk->transfer < session->future_next;
+    }
+    bool has_begun = !dt_list_is_empty(&future->link);
+    if (!has_begun && (future->is_dropped || future->has_result || chunk->total == 0 ||
+                       dt_client_future_begin(future, chunk->total) != DT_OK)) {
+        *ret_received = INT64_MAX;
+        return true;
+    }
+    if (__builtin_add_overflow(chunk->offset, chunk->data_bytes, &end) || end > future->size)
+        return false;
     if (chunk->offset > future->received ||
-        chunk->crc != dt_crc32c(0, chunk->data, chunk->data_bytes)) {
+        (chunk->has_crc && chunk->crc32c != dt_crc32c(0, chunk->data, chunk->data_bytes))) {
         *ret_restart = !future->has_asked || future->asked_at != future->received;
         future->has_asked = true; /* once: what is on its way behind the hole comes in vain */
         future->asked_at = future->received;
@@ -191,14 +229,11 @@ static bool take_data(dt_session_t *session, const struct chunk *chunk, uint64_t
         session->io.bulk_progress_ns = dt_loop_now_ns();
     }
     *ret_received = future->received;
-    if (future->received == future->size) {
-        dt_client_record_result(future, DT_OK);
-        dt_client_future_done(future, DT_OK);
-    }
+    dt_client_future_whole(future);
     return true;
 }
 
-static void on_data(dt_session_t *session, const struct chunk *chunk)
+static void on_data(dt_session_t *session, dt_client_path_t *path, const dt_client_chunk_t *chunk)
 {
     uint64_t received = 0;
     bool restart = false;
@@ -206,21 +241,32 @@ static void on_data(dt_session_t *session, const struct chunk *chunk)
     bool is_wanted = take_data(session, chunk, &received, &restart);
     pthread_mutex_unlock(&session->lock);
     if (is_wanted)
-        say_received(session, chunk->transfer, received, restart);
+        say_received(session, path, chunk->transfer, received, restart);
+}
+
+void dt_client_bulk_chunk(dt_session_t *session, dt_client_path_t *path,
+                          const dt_client_chunk_t *chunk)
+{
+    if (chunk->data_bytes)
+        on_data(session, path, chunk);
+    else if (chunk->transfer == 0 && chunk->is_again)
+        dt_client_bulk_again(session, NULL);
+    else
+        on_answer(session, chunk);
 }
 
 static void on_message(dt_rpc_stream_t *stream, const uint8_t *data, size_t size)
 {
     dt_session_t *session = dt_rpc_stream_arg(stream);
-    struct chunk chunk;
-    if (!read_chunk(data, size, &chunk)) {
+    dt_client_chunk_t chunk;
+    if (!dt_client_chunk_read(data, size, &chunk)) {
         dt_rpc_stream_cancel(stream, DT_ERR_PEER, "a malformed chunk came");
         return;
     }
-    if (chunk.data_bytes)
-        on_data(session, &chunk);
-    else
-        on_answer(session, &chunk);
+    pthread_mutex_lock(&session->lock);
+    session->relayed_bytes += chunk.data_bytes;
+    pthread_mutex_unlock(&session->lock);
+    dt_client_bulk_chunk(session, NULL, &chunk);
     dt_client_bulk_pump(session);
 }
 
@@ -235,20 +281,49 @@ static void on_closed(dt_rpc_stream_t *stream, const dt_error_t *why)
 
 /* ---- moving ---- */
 
-static void begin_again(dt_session_t *session)
+/* Say what is there of each download. The program may free futures meanwhile, so they are found by
+ * their numbers. */
+static void ask_again(dt_session_t *session, dt_client_path_t *path)
+{
+    uint64_t after = 0;
+    for (;;) {
+        uint64_t number = 0, received = 0;
+        pthread_mutex_lock(&session->lock);
+        for (dt_list_t *at = session->downloads.next; at != &session->downloads; at = at->next) {
+            const dt_future_t *future = DT_CONTAINER_OF(at, dt_future_t, link);
+            if (future->number <= after || (number && future->number > number))
+                continue;
+            number = future->number;
+            received = future->received;
+        }
+        pthread_mutex_unlock(&session->lock);
+        if (!number)
+            return;
+        say_received(session, path, number, received, true);
+        after = number;
+    }
+}
+
+void dt_client_bulk_again(dt_session_t *session, dt_client_path_t *path)
 {
     session->io.bulk_progress_ns = dt_loop_now_ns();
     pthread_mutex_lock(&session->lock);
     for (dt_list_t *at = session->uploads.next; at != &session->uploads; at = at->next) {
         dt_client_upload_t *upload = DT_CONTAINER_OF(at, dt_client_upload_t, link);
-        upload->sent = upload->received;
-    }
-    for (dt_list_t *at = session->downloads.next; at != &session->downloads; at = at->next) {
-        dt_future_t *future = DT_CONTAINER_OF(at, dt_future_t, link);
-        future->has_missed = false;
-        say_received(session, future->number, future->received, true);
+        if (upload->path == path)
+            upload->sent = upload->received;
     }
     pthread_mutex_unlock(&session->lock);
+    ask_again(session, path);
+}
+
+void dt_client_bulk_doubt(dt_session_t *session)
+{
+    pthread_mutex_lock(&session->lock);
+    for (dt_list_t *at = session->uploads.next; at != &session->uploads; at = at->next)
+        DT_CONTAINER_OF(at, dt_client_upload_t, link)->is_relayed = true;
+    pthread_mutex_unlock(&session->lock);
+    dt_client_bulk_pump(session);
 }
 
 static void dial(dt_session_t *session)
@@ -271,45 +346,101 @@ static void dial(dt_session_t *session)
     if (dt_rpc_dial(io->rpc, &options, &io->bulk, NULL) != DT_OK)
         return;
     say_who(session);
-    begin_again(session);
+    dt_client_bulk_again(session, NULL);
 }
 
-/* Ask for what came too early. Lock not held. */
-static void ask_missed(dt_session_t *session)
+/* The way that an upload takes now. False: it waits. Lock held. */
+static bool route(dt_session_t *session, dt_client_upload_t *upload, dt_client_path_t **ret_path)
 {
-    pthread_mutex_lock(&session->lock);
-    for (dt_list_t *at = session->downloads.next; at != &session->downloads; at = at->next) {
-        dt_future_t *future = DT_CONTAINER_OF(at, dt_future_t, link);
-        if (!future->has_missed)
-            continue;
-        future->has_missed = false;
-        future->has_asked = true;
-        future->asked_at = future->received;
-        say_received(session, future->number, future->received, true);
-    }
-    pthread_mutex_unlock(&session->lock);
+    dt_client_path_t *path = upload->is_relayed ? NULL : dt_client_path_of(session, upload->vdev);
+    *ret_path = NULL;
+    if (path && path->state == DT_CLIENT_PATH_READY)
+        *ret_path = path;
+    else if (path && path->state != DT_CLIENT_PATH_SPENT)
+        return false; /* it is about to be there */
+    else if (!path && !upload->is_relayed && session->settings.uses_direct &&
+             dt_loop_now_ns() < session->io.door_ns)
+        return false;
+    return *ret_path || upload->sequence <= session->acked_sequence;
 }
 
-/* The next upload that has something to send, and the bytes that are on their way. */
-static dt_client_upload_t *next_upload(dt_session_t *session)
+/* Pieces in a window are bounded by that. */
+static bool is_placed(const dt_client_upload_t *upload)
+{
+    return upload->path && upload->path->window && upload->size > DT_BULK_INLINE_MAX;
+}
+
+static size_t ahead_of(const dt_client_upload_t *upload)
+{
+    return is_placed(upload) ? 0 : upload->sent - upload->received;
+}
+
+/* The next upload that has a piece to send, its way and the piece's size. Lock not held. */
+static dt_client_upload_t *next_upload(dt_session_t *session, dt_client_path_t **ret_path,
+                                       size_t *ret_size)
 {
     dt_client_upload_t *next = NULL;
     size_t ahead = 0;
     pthread_mutex_lock(&session->lock);
     for (dt_list_t *at = session->uploads.next; at != &session->uploads; at = at->next) {
         dt_client_upload_t *upload = DT_CONTAINER_OF(at, dt_client_upload_t, link);
-        ahead += upload->sent - upload->received;
-        if (!next && upload->sent < upload->size && upload->sequence <= session->acked_sequence)
-            next = upload;
+        dt_client_path_t *path = upload->path;
+        if (!next && route(session, upload, &path)) {
+            if (upload->path != path) { /* what went the other way may come late, or never */
+                upload->path = path;
+                upload->sent = upload->received;
+            }
+            size_t left = upload->ready - upload->sent;
+            if (left >= DT_CLIENT_BULK_CHUNK || (left > 0 && upload->ready == upload->size)) {
+                next = upload;
+                *ret_path = path;
+                *ret_size = left < DT_CLIENT_BULK_CHUNK ? left : DT_CLIENT_BULK_CHUNK;
+            }
+        }
+        ahead += ahead_of(upload);
     }
     pthread_mutex_unlock(&session->lock);
+    if (!next || is_placed(next))
+        return next;
     return ahead + DT_CLIENT_BULK_CHUNK <= DT_CLIENT_BULK_AHEAD ? next : NULL;
+}
+
+static void send_uploads(dt_session_t *session)
+{
+    dt_client_upload_t *upload;
+    dt_client_path_t *path;
+    size_t size;
+    while ((upload = next_upload(session, &path, &size)) != NULL)
+        if (!(path ? dt_client_path_piece(path, upload, size)
+                   : session->io.bulk && say_chunk(session, upload, size)))
+            return;
+}
+
+/* What has to be there for what is to be moved: connect directly, and say whether the relay is
+ * needed too. */
+static bool needs_relay(dt_session_t *session)
+{
+    bool is_direct = !dt_list_is_empty(&session->paths);
+    bool needs = false;
+    for (dt_list_t *at = session->paths.next; at != &session->paths; at = at->next)
+        is_direct &= dt_client_path_dial(DT_CONTAINER_OF(at, dt_client_path_t, link));
+    pthread_mutex_lock(&session->lock);
+    for (dt_list_t *at = session->uploads.next; at != &session->uploads && !needs; at = at->next) {
+        dt_client_path_t *path;
+        dt_client_upload_t *upload = DT_CONTAINER_OF(at, dt_client_upload_t, link);
+        needs = route(session, upload, &path) && !path;
+    }
+    if (!dt_list_is_empty(&session->downloads))
+        needs |=
+            !is_direct && (!session->settings.uses_direct || !dt_list_is_empty(&session->paths) ||
+                           dt_loop_now_ns() >= session->io.door_ns);
+    pthread_mutex_unlock(&session->lock);
+    return needs;
 }
 
 void dt_client_bulk_pump(dt_session_t *session)
 {
     dt_client_io_t *io = &session->io;
-    dt_client_upload_t *upload;
     pthread_mutex_lock(&session->lock);
     bool has_work = !dt_list_is_empty(&session->uploads) || !dt_list_is_empty(&session->downloads);
     pthread_mutex_unlock(&session->lock);
@@ -317,24 +448,20 @@ void dt_client_bulk_pump(dt_session_t *session)
     if (has_work && !io->is_bulk_busy)
         io->bulk_progress_ns = now_ns;
     io->is_bulk_busy = has_work;
-    if (!has_work || !io->is_welcome || io->is_closing)
+    if (!has_work || io->is_closing || !io->has_token)
         return;
-    if (!io->bulk) {
-        if (now_ns < io->bulk_retry_ns)
-            return;
-        dial(session);
-    } else if (now_ns - io->bulk_progress_ns > STALL_NS) {
-        begin_again(session);
-    } else {
-        ask_missed(session);
+    if (needs_relay(session) && io->is_welcome) {
+        if (!io->bulk && now_ns >= io->bulk_retry_ns)
+            dial(session);
+        else if (io->bulk && now_ns - io->bulk_progress_ns > STALL_NS)
+            dt_client_bulk_again(session, NULL);
     }
-    while (io->bulk && (upload = next_upload(session)) != NULL)
-        if (!say_chunk(session, upload))
-            break;
+    send_uploads(session);
 }
 
 void dt_client_bulk_close(dt_session_t *session)
 {
+    dt_client_paths_close(session);
     if (session->io.bulk)
         dt_rpc_stream_close(session->io.bulk, DT_OK, NULL);
 }

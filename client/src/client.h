@@ -30,6 +30,7 @@
 #include "rpc/rpc.h"
 #include "tensor/meta.h"
 #include "tensor/value.h"
+#include "wire/bulk.h"
 #include "wire/frame.h"
 #include "wire/record.h"
 #include "wire/signature.h"
@@ -42,11 +43,11 @@
 #define DT_CLIENT_LINGER_NS     INT64_C(50000)
 #define DT_CLIENT_LINGER_LOOK   8u /* records between two looks at the clock */
 #define DT_CLIENT_TICK_NS       INT64_C(1000000)
-#define DT_CLIENT_TICKS_IDLE    32u        /* ticks without work, then they stop */
-#define DT_CLIENT_ENVELOPE      8u         /* room in front of a frame for its tag and length */
-#define DT_CLIENT_FUTURES_MAX   200000u    /* unconfirmed; below the controller's bound */
-#define DT_CLIENT_FAILURES_MAX  256u       /* unfetched ones that are kept */
-#define DT_CLIENT_BULK_AHEAD    (8u << 20) /* bytes of uploads on their way */
+#define DT_CLIENT_TICKS_IDLE    32u     /* ticks without work, then they stop */
+#define DT_CLIENT_ENVELOPE      8u      /* room in front of a frame for its tag and length */
+#define DT_CLIENT_FUTURES_MAX   200000u /* unconfirmed; below the controller's bound */
+#define DT_CLIENT_FAILURES_MAX  256u    /* unfetched ones that are kept */
+#define DT_CLIENT_BULK_AHEAD    DT_BULK_AHEAD_MAX /* bytes of uploads on their way */
 #define DT_CLIENT_BULK_CHUNK    (1u << 20)
 #define DT_CLIENT_SIGNATURES    16000u /* live ones; the controller's bound is a little higher */
 #define DT_CLIENT_SCALARS_MAX   16u    /* numbers of one call that may become dynamic */
@@ -93,6 +94,8 @@ typedef struct dt_client_settings {
     char *bin_dir;
     char *private_devices;
     char *record_file; /* NULL: none */
+    bool uses_direct;  /* tensor bytes may go past the controller */
+    bool uses_window;  /* and by shared memory */
     int64_t connect_timeout_ns;
     int64_t linger_ns;
 } dt_client_settings_t;
@@ -118,26 +121,98 @@ struct dt_future {
     uint8_t *data;
     size_t size;
     size_t received; /* of a transfer */
-    bool has_missed; /* bytes came before the result that they belong to */
+    bool has_result; /* it came, and says what the bytes are */
+    bool is_given;   /* `data` is the program's own memory */
     bool has_asked;  /* to begin again at asked_at */
     size_t asked_at;
+    void *into; /* where the program wants it, if it has into_size bytes; NULL: anywhere */
+    size_t into_size;
     dt_list_t link;        /* in `downloads` */
     dt_failure_t *failure; /* when status is not DT_OK */
 };
 
-/* An upload that goes by the bulk stream. */
+struct dt_client_path;
+
+/* Memory that is shared with a node; wire/bulk.h has its layout. Lock held for all but `map`. */
+typedef struct dt_client_window {
+    uint32_t refs; /* its connection, and uploads whose bytes are in it */
+    uint8_t *map;  /* DT_BULK_WINDOW_BYTES */
+    dt_bulk_units_t units;
+    struct {
+        uint64_t upload; /* number; 0: not a piece's first unit */
+        size_t end;      /* in the upload */
+        uint32_t count;
+    } pieces[DT_BULK_UNITS_MAX]; /* by first unit */
+} dt_client_window_t;
+
+/* An upload whose bytes are too many for its record. */
 typedef struct dt_client_upload {
     dt_list_t link;
     uint64_t number;
-    uint64_t sequence; /* of its UPLOAD: the bytes follow when that is accepted */
+    uint64_t sequence; /* of its UPLOAD: the controller takes bytes when that is accepted */
+    uint32_t vdev;
     const uint8_t *data;
     size_t size;
-    size_t sent;
+    size_t ready; /* bytes that are at `data`; others are being copied there by the program */
+    size_t sent;  /* by `path` */
     size_t received;
     size_t recorded;
+    struct dt_client_path *path; /* that it takes now; NULL: the controller */
+    bool is_relayed;             /* it has to go by the controller, who knows what is lost */
+    bool is_filling;             /* a program thread is at it */
+    bool is_over;                /* and frees it */
+    dt_client_window_t *window;  /* `data` is in it; NULL: elsewhere */
+    uint32_t unit_first, unit_count;
     void (*release)(void *arg);
     void *arg;
 } dt_client_upload_t;
+
+/* What a chunk says, by whatever way it came. */
+typedef struct dt_client_chunk {
+    uint64_t transfer, offset, received, total;
+    uint32_t crc32c;
+    bool has_crc;
+    bool is_again; /* what is behind `received` is wanted once more */
+    const uint8_t *data, *error;
+    size_t data_bytes, error_bytes;
+} dt_client_chunk_t;
+
+typedef enum dt_client_path_state {
+    DT_CLIENT_PATH_IDLE,    /* there is a token to connect with */
+    DT_CLIENT_PATH_DIALING, /* connected, or about to be; no welcome yet */
+    DT_CLIENT_PATH_READY,
+    DT_CLIENT_PATH_SPENT, /* the token was used; a new one is awaited */
+} dt_client_path_state_t;
+
+/* The direct way to a node: data.c. Only the I/O thread touches it, but for window and vdevs, which
+ * change with the lock held. */
+typedef struct dt_client_path {
+    dt_list_t link; /* in session.paths */
+    dt_session_t *session;
+    dt_client_path_state_t state;
+    uint8_t instance[8];
+    uint8_t token[DT_BULK_TOKEN_BYTES];
+    char node[64], boot_id[40], local[64], address[64];
+    uint32_t uid;
+    uint32_t *vdevs; /* (vdev_count) */
+    uint32_t vdev_count;
+    bool has_token;    /* it was not used yet */
+    bool is_local_bad; /* the unix socket did not work: not tried again */
+    bool is_local;
+    int64_t since_ns; /* when it was dialled */
+    int64_t retry_ns; /* not dialled again before */
+    int fd;           /* -1: none */
+    dt_watch_t *watch;
+    dt_client_window_t *window; /* NULL: none, or not welcomed yet */
+    int window_fd;              /* until it was sent; -1 */
+    uint8_t head_bytes[DT_BULK_HEAD_BYTES];
+    size_t head_len;
+    dt_bulk_head_t head;
+    uint8_t *body;
+    size_t body_cap, body_len;
+    uint8_t *out; /* not taken by the socket: out_len bytes at out_at */
+    size_t out_cap, out_at, out_len;
+} dt_client_path_t;
 
 /* A question for the outputs of a signature; on the asking thread's stack. */
 typedef struct dt_client_query {
@@ -233,6 +308,7 @@ typedef struct dt_client_io {
     dt_rpc_stream_t *stream, *bulk;
     bool is_welcome;          /* the stream has been welcomed */
     bool is_bulk_busy;        /* something was to be moved at the last look */
+    int64_t door_ns;          /* until then doors of nodes are waited for */
     int64_t bulk_retry_ns;    /* not dialled again before */
     int64_t bulk_progress_ns; /* when bytes of a transfer were last confirmed or came */
     uint8_t *bulk_buffer;     /* of one chunk that is sent */
@@ -314,6 +390,10 @@ struct dt_session {
     dt_list_t uploads;   /* in order of number */
     dt_list_t downloads; /* futures whose bytes are coming */
     uint64_t upload_next;
+    dt_list_t paths;                                    /* dt_client_path_t */
+    uint64_t window_bytes, direct_bytes, relayed_bytes; /* both directions */
+    char detour[128]; /* why bytes do not go by shared memory or directly; "": they do, or none went
+                       */
 
     dt_failure_t *failures[DT_CLIENT_FAILURES_MAX]; /* unfetched, oldest first */
     uint32_t failure_count;
@@ -444,7 +524,10 @@ dt_status_t dt_client_layout(dt_session_t *session, uint32_t vdev, dt_layout_t *
 
 /* ---- future.c ---- */
 dt_status_t dt_client_fetch(dt_session_t *session, uint64_t id, int64_t deadline_ns,
-                            dt_future_t **ret_future, dt_error_t *err);         /* lock held */
+                            dt_future_t **ret_future, dt_error_t *err); /* lock held */
+/* Its bytes begin to come. Errors: NOMEM, and it is done. Lock held. */
+dt_status_t dt_client_future_begin(dt_future_t *future, uint64_t total);
+void dt_client_future_whole(dt_future_t *future); /* done, if all is there; lock held */
 void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result); /* lock held */
 void dt_client_future_done(dt_future_t *future, dt_status_t status);            /* lock held */
 void dt_client_futures_end(dt_session_t *session);                              /* lock held */
@@ -453,7 +536,33 @@ dt_future_t *dt_client_future_find(dt_session_t *session, uint64_t number);     
 /* ---- bulk.c; I/O thread ---- */
 void dt_client_bulk_pump(dt_session_t *session);
 void dt_client_bulk_close(dt_session_t *session);
-void dt_client_upload_free(dt_client_upload_t *upload);
+/* Read a packed BulkChunk; *ret_chunk points into `bytes`. False: malformed. */
+bool dt_client_chunk_read(const uint8_t *bytes, size_t size, dt_client_chunk_t *ret_chunk);
+/* A chunk came by `path`, NULL: from the controller. */
+void dt_client_bulk_chunk(dt_session_t *session, dt_client_path_t *path,
+                          const dt_client_chunk_t *chunk);
+/* A way is there (again): what it may have lost is said again. */
+void dt_client_bulk_again(dt_session_t *session, dt_client_path_t *path);
+/* A node lost something: the controller knows which uploads are over. */
+void dt_client_bulk_doubt(dt_session_t *session);
+void dt_client_upload_free(dt_client_upload_t *upload); /* lock held if it is in a window */
+
+/* ---- data.c; I/O thread, but for the window ---- */
+void dt_client_door(dt_session_t *session, const Dtorch__V1__DataDoor *door);
+/* The way to a virtual device; NULL: none. */
+dt_client_path_t *dt_client_path_of(dt_session_t *session, uint32_t vdev);
+/* Connect, if it is not yet. Whether it will be there, or is. */
+bool dt_client_path_dial(dt_client_path_t *path);
+void dt_client_path_received(dt_client_path_t *path, uint64_t transfer, uint64_t received,
+                             bool is_again);
+/* Send the next piece of an upload. False: not now. Lock not held. */
+bool dt_client_path_piece(dt_client_path_t *path, dt_client_upload_t *upload, size_t size);
+void dt_client_paths_close(dt_session_t *session);
+/* Window memory for a whole upload to `vdev`; lock held. NULL: there is none. */
+dt_client_window_t *dt_client_window_take(dt_session_t *session, uint32_t vdev, size_t size,
+                                          uint32_t *ret_first, uint32_t *ret_count);
+void dt_client_window_give(dt_client_window_t *window, uint64_t upload, size_t received);
+void dt_client_window_unref(dt_client_window_t *window); /* NULL is fine */
 
 /* ---- record.c; I/O thread, but for open and close; without a recording they do nothing ---- */
 dt_status_t dt_client_record_open(dt_session_t *session, dt_error_t *err);

@@ -98,6 +98,7 @@ static void on_fault(dt_session_t *session, const Dtorch__V1__Fault *fault)
     if (fault->error && (fault->tensor_count || fault->operators_lost))
         dt_client_failure_note(session, fault->error);
     pthread_mutex_unlock(&session->lock);
+    dt_client_bulk_doubt(session);
 }
 
 /* Before the first Welcome a refusal that may pass is tried again; later the session is over when
@@ -176,6 +177,9 @@ void dt_client_down(dt_session_t *session, const uint8_t *data, size_t size)
         break;
     case DTORCH__V1__SESSION_DOWN__KIND_FAULT:
         on_fault(session, down->fault);
+        break;
+    case DTORCH__V1__SESSION_DOWN__KIND_DOOR:
+        dt_client_door(session, down->door);
         break;
     default:
         break; /* a beat: that it came is enough; or of a newer minor version */

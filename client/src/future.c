@@ -34,7 +34,8 @@ static dt_status_t ring_room(dt_session_t *session)
 static void future_free(dt_future_t *future)
 {
     dt_list_remove(&future->link);
-    free(future->data);
+    if (!future->is_given)
+        free(future->data);
     free(future->failure);
     free(future);
 }
@@ -107,15 +108,28 @@ dt_status_t dt_client_fetch(dt_session_t *session, uint64_t id, int64_t deadline
     return DT_OK;
 }
 
+/* `into` NULL: the value goes into memory of the future. */
+static dt_status_t fetch_into(dt_session_t *session, uint64_t id, void *into, size_t size,
+                              dt_future_t **ret_future, dt_error_t *err)
+{
+    dt_future_t *future = NULL;
+    DT_TRY(dt_client_lock(session, err));
+    dt_status_t status = id && id < session->next_tensor
+                             ? dt_client_fetch(session, id, INT64_MAX, &future, err)
+                             : dt_fail(err, DT_ERR_INVALID, "dt", 0, "no tensor has this id");
+    if (status == DT_OK) {
+        future->into = into;
+        future->into_size = size;
+        *ret_future = future;
+    }
+    pthread_mutex_unlock(&session->lock);
+    return status;
+}
+
 dt_status_t dt_fetch_id(dt_session_t *session, uint64_t id, dt_future_t **ret_future,
                         dt_error_t *err)
 {
-    DT_TRY(dt_client_lock(session, err));
-    dt_status_t status = id && id < session->next_tensor
-                             ? dt_client_fetch(session, id, INT64_MAX, ret_future, err)
-                             : dt_fail(err, DT_ERR_INVALID, "dt", 0, "no tensor has this id");
-    pthread_mutex_unlock(&session->lock);
-    return status;
+    return fetch_into(session, id, NULL, 0, ret_future, err);
 }
 
 dt_status_t dt_fetch(dt_tensor_t *tensor, dt_future_t **ret_future, dt_error_t *err)
@@ -144,11 +158,36 @@ static void fail_here(dt_future_t *future, dt_status_t code, const char *text)
     dt_client_future_done(future, code);
 }
 
+dt_status_t dt_client_future_begin(dt_future_t *future, uint64_t total)
+{
+    dt_session_t *session = future->session;
+    future->is_given = future->into && future->into_size == total;
+    future->data = future->is_given       ? future->into
+                   : total <= PTRDIFF_MAX ? malloc(total ? (size_t)total : 1)
+                                          : NULL;
+    if (!future->data) {
+        fail_here(future, DT_ERR_NOMEM, "no memory for a value that was fetched");
+        return DT_ERR_NOMEM;
+    }
+    future->size = (size_t)total;
+    dt_list_push(&session->downloads, &future->link);
+    return DT_OK;
+}
+
+void dt_client_future_whole(dt_future_t *future)
+{
+    if (!future->has_result || future->received < future->size)
+        return;
+    dt_client_record_result(future, DT_OK);
+    dt_client_future_done(future, DT_OK);
+}
+
 void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
 {
     dt_future_t *future = dt_client_future_find(session, result->future);
-    if (!future || !dt_list_is_empty(&future->link))
+    if (!future || future->has_result)
         return; /* said again after a resume */
+    future->has_result = true;
     if (result->error) {
         fail(future, result->error);
         return;
@@ -162,7 +201,9 @@ void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
         dt_record_get_meta(&cursor, &future->layout);
     }
     size_t size = cursor.error ? 0 : (size_t)dt_meta_bytes(&future->meta);
-    if (cursor.error || (result->transfer ? result->size_bytes : result->value.len) != size) {
+    bool has_begun = !dt_list_is_empty(&future->link);
+    if (cursor.error || (result->transfer ? result->size_bytes : result->value.len) != size ||
+        (has_begun && future->size != size)) {
         fail_here(future, DT_ERR_INTERNAL, "a value that does not fit its metadata came");
         return;
     }
@@ -170,20 +211,14 @@ void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
         dt_client_future_done(future, DT_OK);
         return;
     }
-    future->data = malloc(size ? size : 1);
-    if (!future->data) {
-        fail_here(future, DT_ERR_NOMEM, "no memory for a value that was fetched");
+    if (!has_begun && dt_client_future_begin(future, size) != DT_OK)
         return;
+    if (!result->transfer) {
+        if (size)
+            memcpy(future->data, result->value.data, size);
+        future->received = size;
     }
-    future->size = size;
-    if (result->transfer) {
-        dt_list_push(&session->downloads, &future->link);
-        return;
-    }
-    if (size)
-        memcpy(future->data, result->value.data, size);
-    dt_client_record_result(future, DT_OK);
-    dt_client_future_done(future, DT_OK);
+    dt_client_future_whole(future);
 }
 
 /* ---- looking at it ---- */
@@ -303,10 +338,12 @@ dt_status_t dt_tensor_read(dt_tensor_t *tensor, void *ret_data, size_t size, dt_
 {
     dt_future_t *future = NULL;
     dt_error_t err = {.code = DT_ERR_INTERNAL};
-    if (dt_fetch(tensor, &future, &err) != DT_OK || !future)
+    if (fetch_into(tensor->session, tensor->id, ret_data, size, &future, &err) != DT_OK || !future)
         return dt_client_failure_from(failure, &err);
+    /* We wait until it is done, whatever comes: ret_data is there as long as it may be written. */
     dt_status_t status = dt_future_wait(future, -1, failure);
-    if (status == DT_OK && dt_future_read(future, ret_data, size, &err) != DT_OK)
+    if (status == DT_OK && !future->is_given &&
+        dt_future_read(future, ret_data, size, &err) != DT_OK)
         status = dt_client_failure_from(failure, &err);
     dt_future_free(future);
     return status;

@@ -18,6 +18,7 @@
 #define DONE_COUNT       1024u /* FuturesDone is sent at these, or after DONE_NS */
 #define DONE_BYTES       (1u << 20)
 #define DONE_NS          (50 * DT_CLOCK_MS_NS)
+#define DOOR_NS          (100 * DT_CLOCK_MS_NS) /* that a node has to say where it takes bytes */
 #define BEAT_NS          (250 * DT_CLOCK_MS_NS) /* until the Welcome says */
 
 static void dial(dt_session_t *session);
@@ -396,6 +397,7 @@ void dt_client_io_welcome(dt_session_t *session, const Dtorch__V1__SessionWelcom
     io->beat_ns = welcome->heartbeat_ms * DT_CLOCK_MS_NS;
     io->dead_beats = welcome->dead_beats;
     io->grace_ns = welcome->grace_ms * DT_CLOCK_MS_NS;
+    io->door_ns = dt_loop_now_ns() + DOOR_NS;
     if (welcome->results_done < io->told_done)
         io->told_done = welcome->results_done;
     dt_timer_disarm(io->patience);
@@ -485,6 +487,7 @@ static void tear_down(dt_session_t *session)
     dt_rpc_wake_t *wake = DT_TAKE(session->wake);
     pthread_mutex_unlock(&session->lock);
     dt_rpc_wake_free(wake);
+    dt_client_paths_close(session);
     dt_timer_free(io->tick);
     dt_timer_free(io->beat);
     dt_timer_free(io->redial);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/strings.h"
 #include "client.h"
 
 #define CONNECT_WAIT_NS (10 * DT_CLOCK_SECOND_NS)
@@ -139,6 +140,7 @@ dt_session_t *dt_client_create(dt_error_t *err)
     dt_list_init(&session->queries);
     dt_list_init(&session->uploads);
     dt_list_init(&session->downloads);
+    dt_list_init(&session->paths);
     dt_buf_init(&session->cache.body, DT_SIGNATURE_BYTES_MAX);
     (void)dt_fail(&session->end, DT_ERR_TIMEOUT, "dt", 0, "nobody answers");
     return session;
@@ -261,6 +263,10 @@ dt_status_t dt_session_info(dt_session_t *session, dt_session_info_t *info)
         full.bytes += session->writer.len - DT_FRAME_HEADER_BYTES;
     full.signatures = session->cache.signature_count;
     full.queries = session->queries_asked;
+    full.window_bytes = session->window_bytes;
+    full.direct_bytes = session->direct_bytes;
+    full.relayed_bytes = session->relayed_bytes;
+    (void)dt_str_copy(full.detour, sizeof full.detour, session->detour);
     pthread_mutex_unlock(&session->lock);
     full.struct_size = size;
     memcpy(info, &full, size);

@@ -4,6 +4,8 @@
 
 #include "client.h"
 
+#define FILL_BYTES DT_CLIENT_BULK_CHUNK
+
 /* ---- metadata ---- */
 
 dt_status_t dt_describe(dt_dtype_t dtype, unsigned ndim, const int64_t *sizes,
@@ -204,6 +206,10 @@ dt_status_t dt_client_layout(dt_session_t *session, uint32_t vdev, dt_layout_t *
 
 void dt_client_upload_free(dt_client_upload_t *upload)
 {
+    if (upload->window) {
+        dt_bulk_units_give(&upload->window->units, upload->unit_first, upload->unit_count);
+        dt_client_window_unref(upload->window);
+    }
     if (upload->release)
         upload->release(upload->arg);
     free(upload);
@@ -214,12 +220,64 @@ static void free_copy(void *copy)
     free(copy);
 }
 
+/* Have them in the window that is shared with the node, if there is one with room: the program's
+ * thread copies them there once. */
+static bool keep_in_window(dt_session_t *session, const dt_upload_t *from,
+                           dt_client_upload_t *upload)
+{
+    if (from->release || upload->size <= DT_BULK_INLINE_MAX)
+        return false;
+    pthread_mutex_lock(&session->lock);
+    upload->window = dt_client_window_take(session, from->vdev, upload->size, &upload->unit_first,
+                                           &upload->unit_count);
+    pthread_mutex_unlock(&session->lock);
+    if (!upload->window)
+        return false;
+    upload->data = upload->window->map + (size_t)upload->unit_first * DT_BULK_UNIT_BYTES;
+    upload->ready = 0;
+    upload->is_filling = true;
+    return true;
+}
+
+/* Copy into the window, piece by piece, so that the first ones are on their way meanwhile. */
+static void fill_window(dt_session_t *session, const dt_upload_t *from, dt_client_upload_t *upload)
+{
+    uint8_t *to = upload->window->map + (size_t)upload->unit_first * DT_BULK_UNIT_BYTES;
+    size_t total = upload->size; /* with the last piece the upload is not ours any more */
+    bool is_over = false;
+    for (size_t done = 0, size; done < total && !is_over; done += size) {
+        size = total - done < FILL_BYTES ? total - done : FILL_BYTES;
+        if (from->data)
+            memcpy(to + done, (const uint8_t *)from->data + done, size);
+        else
+            memset(to + done, 0, size);
+        pthread_mutex_lock(&session->lock);
+        upload->ready = done + size;
+        is_over = upload->is_over;
+        upload->is_filling = done + size < total && !is_over;
+        if (is_over)
+            dt_client_upload_free(upload);
+        else
+            dt_client_io_kick(session);
+        pthread_mutex_unlock(&session->lock);
+    }
+}
+
 /* Where the bytes stay until they are sent. Small ones go in the record itself. */
-static dt_status_t keep_bytes(const dt_upload_t *from, size_t size, dt_client_upload_t **ret_upload,
-                              dt_error_t *err)
+static dt_status_t keep_bytes(dt_session_t *session, const dt_upload_t *from, size_t size,
+                              dt_client_upload_t **ret_upload, dt_error_t *err)
 {
     dt_client_upload_t *upload = calloc(1, sizeof *upload);
     void *copy = NULL;
+    if (upload) {
+        dt_list_init(&upload->link);
+        upload->vdev = from->vdev;
+        upload->size = upload->ready = size;
+        if (keep_in_window(session, from, upload)) {
+            *ret_upload = upload;
+            return DT_OK;
+        }
+    }
     if (upload && !from->release) {
         copy = from->data ? malloc(size) : calloc(size, 1);
         if (copy && from->data)
@@ -229,13 +287,21 @@ static dt_status_t keep_bytes(const dt_upload_t *from, size_t size, dt_client_up
         free(upload);
         return dt_fail(err, DT_ERR_NOMEM, "dt", (int64_t)size, "no memory for %zu bytes", size);
     }
-    dt_list_init(&upload->link);
     upload->data = copy ? copy : from->data;
-    upload->size = size;
     upload->release = copy ? free_copy : from->release;
     upload->arg = copy ? copy : from->arg;
     *ret_upload = upload;
     return DT_OK;
+}
+
+/* What was kept is not needed; the data stays the caller's. */
+static void unkeep(dt_session_t *session, dt_client_upload_t *upload)
+{
+    if (upload->release != free_copy)
+        upload->release = NULL;
+    pthread_mutex_lock(&session->lock);
+    dt_client_upload_free(upload);
+    pthread_mutex_unlock(&session->lock);
 }
 
 /* Lock held. */
@@ -291,18 +357,19 @@ dt_status_t dt_tensor_upload(dt_session_t *session, const dt_upload_t *given,
     DT_TRY(dt_meta_set(&meta, from.dtype, from.ndim, from.sizes, NULL, 0, err));
     size_t size = (size_t)dt_meta_bytes(&meta);
     if (size > DT_RECORD_INLINE_MAX)
-        DT_TRY(keep_bytes(&from, size, &upload, err));
+        DT_TRY(keep_bytes(session, &from, size, &upload, err));
+    bool is_filling = upload && upload->is_filling; /* not ours to look at once it is put */
     dt_status_t status = dt_client_lock(session, err);
     if (status == DT_OK) {
         status = put_upload(session, &from, &meta, upload, ret_tensor, err);
         pthread_mutex_unlock(&session->lock);
     }
-    if (status != DT_OK && upload && upload->release == free_copy)
-        dt_client_upload_free(upload);
-    else if (status != DT_OK)
-        free(upload); /* the data stays the caller's */
-    else if (!upload && from.release)
+    if (status != DT_OK && upload)
+        unkeep(session, upload);
+    else if (status == DT_OK && !upload && from.release)
         from.release(from.arg);
+    else if (status == DT_OK && is_filling)
+        fill_window(session, &from, upload);
     return status;
 }
 

@@ -249,6 +249,13 @@ static void on_engine_refused(void *arg, uint32_t engine, uint32_t instance, con
     dt_node_sessions_engine_refused(w->sessions, engine, instance, text);
 }
 
+static void on_engine_no_window(void *arg, uint32_t engine, uint32_t instance, const char *text)
+{
+    workerd_t *w = arg;
+    (void)engine;
+    dt_node_sessions_no_window(w->sessions, instance, text);
+}
+
 static const char *session_address(void *arg)
 {
     workerd_t *w = arg;
@@ -276,7 +283,9 @@ static dt_status_t sessions_start(workerd_t *w, dt_error_t *err)
         .rpc = w->rpc,
         .engines = w->engines,
         .node_name = w->identity.node_name,
+        .boot_id = w->identity.boot_id,
         .isolation = isolation_of(w->conf),
+        .data_listen = dt_conf_str(w->conf, "DataListen"),
         .address = session_address,
         .tls = session_tls,
         .arg = w,
@@ -578,6 +587,7 @@ static dt_status_t engines_start(workerd_t *w, dt_error_t *err)
         .lost = on_engine_lost,
         .bell = on_engine_bell,
         .refused = on_engine_refused,
+        .no_window = on_engine_no_window,
         .arg = w,
     };
     if (!dt_str_is_equal(cgroups, "no") && dt_engine_cgroup_open(&w->cgroup, err) != DT_OK) {

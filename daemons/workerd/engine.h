@@ -35,12 +35,18 @@ typedef enum dt_engine_message_kind {
     DT_ENGINE_MESSAGE_CLOSE,   /* agent: free all that an instance has */
     DT_ENGINE_MESSAGE_CLOSED,  /* engine: it is free */
     DT_ENGINE_MESSAGE_REFUSED, /* engine: an instance is not served. text: why */
+    DT_ENGINE_MESSAGE_WINDOW,  /* agent: the window of an instance's program, in place of an earlier
+                                  one; its descriptor, or none: there is no window any more */
+    DT_ENGINE_MESSAGE_NO_WINDOW, /* engine: the window of an instance cannot be used. text: why */
 } dt_engine_message_kind_t;
 
 typedef struct dt_engine_message {
     uint32_t kind; /* dt_engine_message_kind_t */
     int32_t value;
-    char text[248]; /* NUL-terminated */
+    uint32_t window;     /* WINDOW: its number */
+    uint32_t area_bytes; /* WINDOW: where this engine puts what is fetched; 0: it has no area */
+    uint64_t area_place;
+    char text[232]; /* NUL-terminated */
 } dt_engine_message_t;
 
 /* The parts of the sandbox; the kernel may lack some. */

@@ -35,11 +35,15 @@ typedef struct dt_channel_chunk {
     uint64_t received; /* the other side has so much of a download */
     uint32_t crc32c;   /* of the bytes */
     uint32_t flags;
+    uint64_t place;  /* PLACED: where the bytes lie in the program's window */
+    uint32_t size;   /* PLACED: how many */
+    uint32_t window; /* PLACED: number of the window */
 } dt_channel_chunk_t;
 enum {
     DT_CHANNEL_CHUNK_ACK = 1,     /* it is about `received`, there are no bytes */
     DT_CHANNEL_CHUNK_RESTART = 2, /* bytes behind `received` are wanted again */
     DT_CHANNEL_CHUNK_ERROR = 4,   /* the other side gave the transfer up */
+    DT_CHANNEL_CHUNK_PLACED = 8,  /* the bytes are not here but in the window */
 };
 
 typedef struct dt_channel {

@@ -70,8 +70,8 @@ static dt_status_t rings_open(dt_exec_session_t *session, dt_error_t *err)
                                DT_RING_HEAD_BYTES + DT_CHANNEL_FRAMES_BYTES, &channel->frames, -1,
                                err));
     DT_TRY(dt_ring_reader_init(&session->bulk, session->memory.down + DT_CHANNEL_BULK_AT,
-                               DT_RING_HEAD_BYTES + DT_CHANNEL_BULK_BYTES, &channel->bulk, -1,
-                               err));
+                               DT_RING_HEAD_BYTES + DT_CHANNEL_BULK_BYTES, &channel->bulk,
+                               session->exec->options.bell, err));
     DT_TRY(dt_ring_writer_init(&session->up, (uint8_t *)channel + DT_CHANNEL_CONTROL_BYTES,
                                DT_CHANNEL_UP_BYTES, err));
     return dt_ring_join(&session->up, &channel->up, session->exec->options.bell, &reader, err);
@@ -82,6 +82,7 @@ static void session_free(dt_exec_session_t *session)
     dt_exec_t *exec = session->exec;
     dt_exec_memory_use(session->memory.arena);
     dt_exec_bulk_fini(session);
+    dt_exec_window_drop(session);
     dt_exec_table_fini(session);
     exec->named = NULL;
     for (uint32_t i = 0; i < session->plan_count; i++)

@@ -77,6 +77,19 @@ DT_MUST_USE dt_status_t dt_exec_open(dt_exec_t *exec, uint32_t instance,
 void dt_exec_close(dt_exec_t *exec, uint32_t instance);
 uint32_t dt_exec_session_count(const dt_exec_t *exec);
 
+/* Memory that a session's program shares with this engine; wire/bulk.h has its layout. */
+typedef struct dt_exec_window {
+    uint32_t number;     /* rising in an instance */
+    uint32_t area_bytes; /* of this engine's area; 0: it has none */
+    uint64_t area_place;
+    uint8_t *map; /* NULL: there is none any more */
+    size_t size;
+} dt_exec_window_t;
+
+/* Use a window from now on, in place of an earlier one; one with an older number is passed over.
+ * Ownership: takes window->map, dt_memfd_unmap() ends it. */
+void dt_exec_window(dt_exec_t *exec, uint32_t instance, const dt_exec_window_t *window);
+
 /* Give each session that has something to do one turn. Returns whether one could go on. */
 bool dt_exec_turn(dt_exec_t *exec);
 /* Before sleeping on `wake`. False: something came, take another turn. *ret_deadline_ns: when a

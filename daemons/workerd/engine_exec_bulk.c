@@ -1,6 +1,7 @@
 /* Tensor bytes in and out. Uploads are written into their tensors as they come, in order; what came
  * before its UPLOAD record waits in memory, at most DT_EXEC_EARLY_MAX. A fetched tensor is copied,
- * so that later operators may write it, and sent in chunks as far as the other side follows. */
+ * so that later operators may write it: into the program's window, if there is one with room, and
+ * told; else into memory of the session, and sent in chunks as far as the other side follows. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,16 +10,19 @@
 #include "engine_exec_internal.h"
 #include "engine_pack.h"
 
-#define DT_EXEC_CHUNK_HEAD 64u /* bytes of a chunk's fields before the data */
+#define DT_EXEC_CHUNK_HEAD 80u /* bytes of a chunk's fields before the data */
 
 /* ---- in ---- */
 
-static void answer_received(dt_exec_session_t *session, uint64_t transfer, uint64_t received)
+static void answer_received(dt_exec_session_t *session, const dt_exec_upload_t *upload,
+                            bool is_again)
 {
-    uint8_t body[4 * DT_PACK_NUMBER_MAX];
+    uint8_t body[5 * DT_PACK_NUMBER_MAX];
     uint8_t *at = dt_pack_number(body, DT_PACK_CHUNK_SESSION, session->id);
-    at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, transfer);
-    at = dt_pack_number(at, DT_PACK_CHUNK_RECEIVED, received);
+    at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, upload->transfer);
+    at = dt_pack_number(at, DT_PACK_CHUNK_RECEIVED, upload->received);
+    at = dt_pack_number(at, DT_PACK_CHUNK_RESTART, is_again);
+    at = dt_pack_number(at, DT_PACK_CHUNK_DONE, upload->received == upload->size);
     dt_exec_up(session, DT_PACK_UP_CHUNK, body, (size_t)(at - body));
 }
 
@@ -58,6 +62,21 @@ static void upload_fail(dt_exec_session_t *session, dt_exec_upload_t *upload, co
     dt_exec_upload_end(session, upload);
 }
 
+/* Whether a piece goes on where the upload stands. What is there is there; a hole is never bridged,
+ * and told once: what is on its way behind it comes in vain. */
+static bool upload_wants(dt_exec_session_t *session, dt_exec_upload_t *upload, uint64_t at,
+                         uint32_t size)
+{
+    if (at > upload->received && (!upload->has_asked || upload->asked_at != upload->received)) {
+        upload->has_asked = true;
+        upload->asked_at = upload->received;
+        answer_received(session, upload, true);
+    } else if (at + size <= upload->received) {
+        answer_received(session, upload, false); /* an answer may have been lost */
+    }
+    return at <= upload->received && at + size > upload->received;
+}
+
 static dt_status_t upload_write(dt_exec_session_t *session, dt_exec_upload_t *upload,
                                 const dt_channel_chunk_t *head, const uint8_t *bytes, uint32_t size,
                                 dt_error_t *err)
@@ -70,14 +89,15 @@ static dt_status_t upload_write(dt_exec_session_t *session, dt_exec_upload_t *up
         return dt_fail(err, DT_ERR_INVALID, "dt", 0, "bytes %llu to %llu are outside of the upload",
                        (unsigned long long)head->offset, (unsigned long long)(head->offset + size));
     uint64_t at = head->offset - upload->offset;
-    if (at > upload->received || at + size <= upload->received)
-        return DT_OK; /* a hole is never bridged, and what is there is there */
-    if (dt_crc32c(0, bytes, size) != head->crc32c)
+    if (!upload_wants(session, upload, at, size))
+        return DT_OK;
+    if (!(head->flags & DT_CHANNEL_CHUNK_PLACED) && dt_crc32c(0, bytes, size) != head->crc32c)
         return dt_fail(err, DT_ERR_PEER, "dt", head->crc32c, "a chunk's checksum differs");
     uint64_t known = upload->received - at;
     DT_TRY(options->backend->tensor_write(options->device, upload->handle, head->offset + known,
                                           bytes + known, size - known, err));
     upload->received = at + size;
+    answer_received(session, upload, false);
     return DT_OK;
 }
 
@@ -85,21 +105,19 @@ static void upload_take(dt_exec_session_t *session, dt_exec_upload_t *upload,
                         const dt_channel_chunk_t *head, const uint8_t *bytes, uint32_t size)
 {
     dt_error_t err = {0};
-    uint64_t transfer = upload->transfer;
     dt_status_t status = upload_write(session, upload, head, bytes, size, &err);
     if (status != DT_OK) {
         err.code = status;
         upload_fail(session, upload, &err);
         return;
     }
-    answer_received(session, transfer, upload->received);
     if (upload->received == upload->size)
         dt_exec_upload_end(session, upload);
 }
 
 static void early_free(dt_exec_session_t *session, dt_exec_early_t *early)
 {
-    session->early_bytes -= early->size;
+    session->early_bytes -= sizeof *early + early->size;
     dt_list_remove(&early->link);
     free(early);
 }
@@ -126,8 +144,11 @@ bool dt_exec_upload_begin(dt_exec_session_t *session, const dt_record_t *record,
         if (early->head.transfer > session->last_transfer)
             continue;
         dt_exec_upload_t *mine = upload_find(session, early->head.transfer);
-        if (mine)
+        const uint8_t *placed;
+        if (mine && !(early->head.flags & DT_CHANNEL_CHUNK_PLACED))
             upload_take(session, mine, &early->head, early->bytes, early->size);
+        else if (mine && dt_exec_window_find(session, &early->head, &placed) == DT_EXEC_PLACED_HERE)
+            upload_take(session, mine, &early->head, placed, early->head.size);
         early_free(session, early);
     }
     return true;
@@ -137,15 +158,17 @@ bool dt_exec_upload_begin(dt_exec_session_t *session, const dt_record_t *record,
 static bool early_keep(dt_exec_session_t *session, const dt_channel_chunk_t *head,
                        const uint8_t *bytes, uint32_t size)
 {
-    if (session->early_bytes + size > DT_EXEC_EARLY_MAX)
+    dt_exec_early_t *early;
+    if (session->early_bytes + sizeof *early + size > DT_EXEC_EARLY_MAX)
         return false;
-    dt_exec_early_t *early = malloc(sizeof *early + size);
+    early = malloc(sizeof *early + size);
     if (!early)
         return false;
     early->head = *head;
     early->size = size;
-    memcpy(early->bytes, bytes, size);
-    session->early_bytes += size;
+    if (size > 0)
+        memcpy(early->bytes, bytes, size);
+    session->early_bytes += sizeof *early + size;
     dt_list_push(&session->early, &early->link);
     return true;
 }
@@ -160,39 +183,60 @@ static dt_exec_download_t *download_find(dt_exec_session_t *session, uint64_t tr
     return NULL;
 }
 
+static void pieces_give(dt_exec_download_t *download, uint64_t received)
+{
+    while (!dt_list_is_empty(&download->pieces)) {
+        dt_exec_piece_t *piece = DT_CONTAINER_OF(download->pieces.next, dt_exec_piece_t, link);
+        if (piece->end > received)
+            return;
+        dt_list_remove(&piece->link);
+        dt_exec_area_give(&piece->area);
+        free(piece);
+    }
+}
+
 static void download_free(dt_exec_session_t *session, dt_exec_download_t *download)
 {
-    session->ahead_bytes -= download->sent - download->received;
+    session->ahead_bytes -= download->ahead;
     session->download_count--;
     session->download_waits -= download->handle != NULL;
     dt_list_remove(&download->link);
-    dt_exec_backend_memory()->release(download->bytes);
+    pieces_give(download, UINT64_MAX);
+    if (download->area.view)
+        dt_exec_area_give(&download->area);
+    else
+        dt_exec_backend_memory()->release(download->bytes);
     free(download);
 }
 
-/* The other side says what it has of a download. */
+/* What is on its way of it, now. */
+static void download_count(dt_exec_session_t *session, dt_exec_download_t *download)
+{
+    session->ahead_bytes -= download->ahead;
+    download->ahead = download->sent - download->received;
+    session->ahead_bytes += download->ahead;
+}
+
+/* The other side says what it has of a download; more than there is: it does not want it. */
 static void download_answered(dt_exec_session_t *session, const dt_channel_chunk_t *head)
 {
     dt_exec_download_t *download = download_find(session, head->transfer);
     if (!download)
         return;
-    if (head->flags & DT_CHANNEL_CHUNK_ERROR) {
+    if ((head->flags & DT_CHANNEL_CHUNK_ERROR) || head->received >= download->size) {
         download_free(session, download);
         return;
     }
-    if (head->received > download->size)
-        return;
-    uint64_t before = download->sent - download->received;
+    bool is_whole = download->area.view && download->ahead == 0 && download->sent == download->size;
     if (head->received > download->received)
         download->received = head->received;
-    if (download->sent < download->received)
-        download->sent = download->received;
     if (head->flags & DT_CHANNEL_CHUNK_RESTART)
         download->sent = download->received = head->received;
-    session->ahead_bytes -= before;
-    session->ahead_bytes += download->sent - download->received;
-    if (download->received == download->size)
-        download_free(session, download);
+    if (download->sent < download->received)
+        download->sent = download->received;
+    if (!is_whole || (head->flags & DT_CHANNEL_CHUNK_RESTART))
+        download_count(session, download);
+    pieces_give(download, download->received);
 }
 
 /* One message of the bulk ring. False: it must stay there for now. */
@@ -209,6 +253,14 @@ static bool chunk_take(dt_exec_session_t *session, const dt_ring_message_t *mess
         return true;
     }
     dt_exec_upload_t *upload = upload_find(session, head.transfer);
+    if (head.flags & DT_CHANNEL_CHUNK_PLACED) {
+        dt_exec_placed_t where = dt_exec_window_find(session, &head, &bytes);
+        if (where == DT_EXEC_PLACED_NEVER)
+            return true; /* the program says it again: it has another window, or none */
+        if (where == DT_EXEC_PLACED_LATER)
+            return false;
+        size = upload ? head.size : 0; /* early ones stay where they are */
+    }
     if (upload)
         upload_take(session, upload, &head, bytes, size);
     else if (head.flags & DT_CHANNEL_CHUNK_ERROR)
@@ -234,34 +286,74 @@ void dt_exec_bulk_read(dt_exec_session_t *session)
 
 /* ---- out ---- */
 
+/* Tell of bytes that lie in the program's window. */
+static void tell_placed(dt_exec_session_t *session, const dt_exec_download_t *download,
+                        uint64_t offset, size_t size, const dt_exec_area_t *area, uint64_t place)
+{
+    uint8_t body[7 * DT_PACK_NUMBER_MAX];
+    uint8_t *at = dt_pack_number(body, DT_PACK_CHUNK_SESSION, session->id);
+    at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, download->transfer);
+    at = dt_pack_number(at, DT_PACK_CHUNK_OFFSET, offset);
+    at = dt_pack_number(at, DT_PACK_CHUNK_TOTAL, download->size);
+    at = dt_pack_number(at, DT_PACK_CHUNK_PLACE, 1 + place);
+    at = dt_pack_number(at, DT_PACK_CHUNK_SIZE, size);
+    at = dt_pack_number(at, DT_PACK_CHUNK_WINDOW, area->view->given.number);
+    dt_exec_up(session, DT_PACK_UP_CHUNK, body, (size_t)(at - body));
+}
+
+/* Put a value into the window, piece by piece, so that the program can take the first ones
+ * meanwhile. */
+static dt_status_t place_whole(dt_exec_session_t *session, dt_exec_download_t *download,
+                               void *handle, dt_error_t *err)
+{
+    const dt_exec_options_t *options = &session->exec->options;
+    download->bytes = download->area.bytes;
+    while (download->sent < download->size) {
+        uint64_t left = download->size - download->sent;
+        size_t size = left < DT_EXEC_CHUNK_MAX ? (size_t)left : DT_EXEC_CHUNK_MAX;
+        DT_TRY(options->backend->tensor_read(options->device, handle, download->sent,
+                                             download->bytes + download->sent, size, err));
+        tell_placed(session, download, download->sent, size, &download->area,
+                    download->area.place + download->sent);
+        download->sent += size;
+    }
+    return DT_OK;
+}
+
+static dt_status_t copy_whole(dt_exec_session_t *session, dt_exec_download_t *download,
+                              void *handle, dt_error_t *err)
+{
+    const dt_exec_options_t *options = &session->exec->options;
+    download->bytes = dt_exec_backend_memory()->alloc(NULL, download->size);
+    if (download->bytes)
+        return options->backend->tensor_read(options->device, handle, 0, download->bytes,
+                                             download->size, err);
+    download->handle = handle;
+    return DT_OK;
+}
+
 dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer, void *handle,
                                    uint64_t size, dt_error_t *err)
 {
-    const dt_exec_options_t *options = &session->exec->options;
     if (session->download_count == DT_EXEC_DOWNLOADS_MAX)
         return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_DOWNLOADS_MAX,
                        "%u fetched tensors wait to be read", DT_EXEC_DOWNLOADS_MAX);
     dt_exec_download_t *download = calloc(1, sizeof *download);
     if (!download)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the engine has no memory for a transfer");
-    download->bytes = dt_exec_backend_memory()->alloc(NULL, size);
-    dt_status_t status = DT_OK;
-    if (download->bytes)
-        status =
-            options->backend->tensor_read(options->device, handle, 0, download->bytes, size, err);
-    else
-        download->handle = handle;
-    if (status != DT_OK) {
-        dt_exec_backend_memory()->release(download->bytes);
-        free(download);
-        return status;
-    }
-    session->download_waits += download->handle != NULL;
     download->transfer = transfer;
     download->size = size;
+    dt_list_init(&download->pieces);
     dt_list_push(&session->downloads, &download->link);
     session->download_count++;
-    return DT_OK;
+    dt_status_t status =
+        size > DT_BULK_INLINE_MAX && dt_exec_area_take(session, size, &download->area)
+            ? place_whole(session, download, handle, err)
+            : copy_whole(session, download, handle, err);
+    session->download_waits += download->handle != NULL;
+    if (status != DT_OK)
+        download_free(session, download);
+    return status;
 }
 
 /* The next `size` bytes of a download: its copy, or read from the tensor into `room`. */
@@ -278,17 +370,45 @@ static const uint8_t *chunk_data(dt_exec_session_t *session, const dt_exec_downl
                : NULL;
 }
 
+/* Put a piece into the window, if there is room; its bytes are there until it is received. */
+static bool piece_place(dt_exec_session_t *session, dt_exec_download_t *download, size_t size)
+{
+    dt_exec_piece_t *piece = size > DT_BULK_INLINE_MAX ? calloc(1, sizeof *piece) : NULL;
+    if (!piece || !dt_exec_area_take(session, size, &piece->area)) {
+        free(piece);
+        return false;
+    }
+    const uint8_t *data = chunk_data(session, download, piece->area.bytes, size);
+    if (!data) {
+        dt_exec_area_give(&piece->area);
+        free(piece);
+        return false;
+    }
+    if (data != piece->area.bytes)
+        memcpy(piece->area.bytes, data, size);
+    piece->end = download->sent + size;
+    dt_list_push(&download->pieces, &piece->link);
+    tell_placed(session, download, download->sent, size, &piece->area, piece->area.place);
+    return true;
+}
+
 static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download)
 {
     uint8_t *bytes;
     uint8_t fields[DT_EXEC_CHUNK_HEAD];
     uint64_t left = download->size - download->sent;
     size_t size = left < DT_EXEC_CHUNK_MAX ? (size_t)left : DT_EXEC_CHUNK_MAX;
-    if (dt_ring_reserve(&session->up, (size_t)2 * DT_EXEC_CHUNK_HEAD + size, &bytes, NULL) !=
-        DT_OK) {
+    if (dt_ring_room(&session->up) < (size_t)2 * DT_EXEC_CHUNK_HEAD + size) {
         dt_ring_want_room(&session->up);
         return false;
     }
+    if (piece_place(session, download, size)) {
+        download->sent += size;
+        download_count(session, download);
+        return true;
+    }
+    if (dt_ring_reserve(&session->up, (size_t)2 * DT_EXEC_CHUNK_HEAD + size, &bytes, NULL) != DT_OK)
+        return false;
     const uint8_t *data =
         chunk_data(session, download, bytes + (size_t)2 * DT_EXEC_CHUNK_HEAD, size);
     if (!data)
@@ -297,6 +417,7 @@ static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download)
     at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, download->transfer);
     at = dt_pack_number(at, DT_PACK_CHUNK_OFFSET, download->sent);
     at = dt_pack_number(at, DT_PACK_CHUNK_CRC, dt_crc32c(0, data, size));
+    at = dt_pack_number(at, DT_PACK_CHUNK_TOTAL, download->size);
     at = dt_pack_head(at, DT_PACK_CHUNK_DATA, size);
     size_t head = (size_t)(at - fields);
     uint8_t *end = dt_pack_head(bytes, DT_PACK_UP_CHUNK, head + size);
@@ -304,7 +425,7 @@ static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download)
     memmove(end + head, data, size);
     dt_ring_commit(&session->up, (size_t)(end - bytes) + head + size, DT_CHANNEL_UP);
     download->sent += size;
-    session->ahead_bytes += size;
+    download_count(session, download);
     return true;
 }
 

@@ -5,6 +5,7 @@
  *   engine_exec_run.c     records: operators, frees, fetches, uploads, seeds, marks
  *   engine_exec_error.c   the first cause of a failure, as bytes
  *   engine_exec_bulk.c    tensor bytes in and out
+ *   engine_exec_window.c  memory that is shared with the program
  *   engine_exec_report.c  what goes up: reports, statistics, lists
  *   engine_exec_memory.c  blocks for the backend */
 #ifndef DT_WORKERD_ENGINE_EXEC_INTERNAL_H
@@ -12,6 +13,7 @@
 #include "base/arena.h"
 #include "base/list.h"
 #include "engine_exec.h"
+#include "wire/bulk.h"
 #include "wire/record.h"
 #include "wire/signature.h"
 
@@ -91,6 +93,28 @@ typedef struct dt_exec_plan {
     dt_arena_t arena;
 } dt_exec_plan_t;
 
+/* A window, mapped: of its session, and of each piece of its area that is in use. */
+typedef struct dt_exec_view {
+    uint32_t refs;
+    dt_exec_window_t given;
+    dt_bulk_units_t units; /* of the area */
+} dt_exec_view_t;
+
+/* A piece of the area. */
+typedef struct dt_exec_area {
+    dt_exec_view_t *view; /* NULL: none */
+    uint32_t first, count;
+    uint64_t place; /* in the window */
+    uint8_t *bytes;
+} dt_exec_area_t;
+
+/* A piece of a download that was put into the area and is not received yet. */
+typedef struct dt_exec_piece {
+    dt_list_t link; /* in download.pieces, by end */
+    dt_exec_area_t area;
+    uint64_t end; /* in the transfer */
+} dt_exec_piece_t;
+
 /* Bytes of a tensor that come in from outside. */
 typedef struct dt_exec_upload {
     dt_list_t link; /* in session.uploads */
@@ -100,18 +124,24 @@ typedef struct dt_exec_upload {
     uint64_t offset; /* in the tensor */
     uint64_t size;
     uint64_t received;
+    bool has_asked; /* for what comes at asked_at to be said again */
+    uint64_t asked_at;
 } dt_exec_upload_t;
 
-/* Bytes of a tensor on their way out: a copy of what was fetched. Without memory for a copy it is
- * the tensor itself, and the session waits until all was received. */
+/* Bytes of a tensor on their way out: a copy of what was fetched, in the program's window if it
+ * fits there. Without memory for a copy it is the tensor itself, and the session waits until all
+ * was received. */
 typedef struct dt_exec_download {
     dt_list_t link; /* in session.downloads */
     uint64_t transfer;
     uint64_t size;
     uint64_t sent;
     uint64_t received;
-    uint8_t *bytes; /* NULL: read from `handle` */
-    void *handle;   /* borrowed while the session waits */
+    uint8_t *bytes;      /* NULL: read from `handle` */
+    void *handle;        /* borrowed while the session waits */
+    dt_exec_area_t area; /* where `bytes` are, if it has a view */
+    uint64_t ahead;      /* of it in session.ahead_bytes */
+    dt_list_t pieces;
 } dt_exec_download_t;
 
 /* A chunk that came before its UPLOAD. */
@@ -183,7 +213,9 @@ struct dt_exec_session {
     dt_list_t early;
     uint64_t early_bytes;
     uint64_t last_transfer; /* of an UPLOAD that was performed */
-    uint64_t ahead_bytes;   /* of downloads sent and not received */
+    uint64_t ahead_bytes; /* of downloads sent and not received; what is whole in a window is not */
+    uint32_t window_number; /* of the newest window that came; 0: none */
+    dt_exec_view_t *view;   /* NULL: none */
 };
 
 struct dt_exec {
@@ -270,6 +302,21 @@ void dt_exec_upload_end(dt_exec_session_t *session, dt_exec_upload_t *upload);
 dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer, void *handle,
                                    uint64_t size, dt_error_t *err);
 void dt_exec_bulk_fini(dt_exec_session_t *session);
+
+/* ---- engine_exec_window.c ---- */
+
+typedef enum dt_exec_placed {
+    DT_EXEC_PLACED_HERE,
+    DT_EXEC_PLACED_LATER, /* the window has not come yet */
+    DT_EXEC_PLACED_NEVER, /* it is another one's, or outside */
+} dt_exec_placed_t;
+/* Where the bytes of a PLACED chunk lie. */
+dt_exec_placed_t dt_exec_window_find(const dt_exec_session_t *session,
+                                     const dt_channel_chunk_t *head, const uint8_t **ret_bytes);
+void dt_exec_window_drop(dt_exec_session_t *session);
+/* Memory in the program's window. False: there is none, or no room. */
+bool dt_exec_area_take(dt_exec_session_t *session, uint64_t size, dt_exec_area_t *ret_area);
+void dt_exec_area_give(dt_exec_area_t *area); /* an empty one is fine */
 
 /* ---- engine_exec_report.c ---- */
 

@@ -36,6 +36,11 @@ enum {
     DT_PACK_CHUNK_RECEIVED = 7,
     DT_PACK_CHUNK_ERROR = 8,
     DT_PACK_CHUNK_RESTART = 9,
+    DT_PACK_CHUNK_TOTAL = 10,
+    DT_PACK_CHUNK_DONE = 11,
+    DT_PACK_CHUNK_PLACE = 12,
+    DT_PACK_CHUNK_SIZE = 13,
+    DT_PACK_CHUNK_WINDOW = 14,
     DT_PACK_NUMBER_MAX = 12, /* bytes of a number's field */
 };
 

@@ -18,6 +18,7 @@
 #include "engine_setup.h"
 #include "shm/memfd.h"
 #include "shm/seqpacket.h"
+#include "wire/bulk.h"
 
 #define DT_ENGINE_HOST_FDS 3 /* of an OPEN: arena, channel, down */
 
@@ -271,6 +272,26 @@ static void on_open(dt_engine_host_t *host, uint32_t instance, int *fds, int fd_
         show_state(host);
 }
 
+/* A window that cannot be mapped is none: the program's bytes come another way. */
+static void on_window(dt_engine_host_t *host, const dt_engine_message_t *message, int *fds,
+                      int fd_count)
+{
+    dt_exec_window_t window = {.number = message->window,
+                               .area_bytes = message->area_bytes,
+                               .area_place = message->area_place,
+                               .size = DT_BULK_WINDOW_BYTES};
+    void *map = NULL;
+    if (fd_count == 1 && host->exec &&
+        dt_memfd_map(fds[0], window.size, DT_MEMFD_READ_WRITE, &map, NULL) == DT_OK)
+        window.map = map;
+    if (fd_count == 1 && !window.map)
+        say(DT_ENGINE_MESSAGE_NO_WINDOW, (uint32_t)message->value, "the window cannot be mapped");
+    if (host->exec)
+        dt_exec_window(host->exec, (uint32_t)message->value, &window);
+    for (int i = 0; i < fd_count; i++)
+        (void)close(fds[i]);
+}
+
 /* Perform all messages that wait. False: the end. */
 static bool control_read(dt_engine_host_t *host)
 {
@@ -289,6 +310,8 @@ static bool control_read(dt_engine_host_t *host)
             return false;
         if (message.kind == DT_ENGINE_MESSAGE_OPEN) {
             on_open(host, (uint32_t)message.value, fds, fd_count);
+        } else if (message.kind == DT_ENGINE_MESSAGE_WINDOW) {
+            on_window(host, &message, fds, fd_count);
         } else if (message.kind == DT_ENGINE_MESSAGE_CLOSE && host->exec) {
             dt_exec_close(host->exec, (uint32_t)message.value);
             show_state(host);

@@ -304,6 +304,11 @@ static void on_message(engine_t *engine, dt_engine_message_t *message)
             engine->owner->options.refused(engine->owner->options.arg, engine->id,
                                            (uint32_t)message->value, message->text);
         return;
+    case DT_ENGINE_MESSAGE_NO_WINDOW:
+        if (engine->is_taken && engine->owner->options.no_window)
+            engine->owner->options.no_window(engine->owner->options.arg, engine->id,
+                                             (uint32_t)message->value, message->text);
+        return;
     default: /* an engine is not trusted to speak sense */
         return;
     }
@@ -734,10 +739,16 @@ dt_status_t dt_engines_say(dt_engines_t *engines, uint32_t id, uint32_t kind, ui
                            const int *fds, int fd_count)
 {
     const dt_engine_message_t message = {.kind = kind, .value = (int32_t)value};
+    return dt_engines_send(engines, id, &message, fds, fd_count);
+}
+
+dt_status_t dt_engines_send(dt_engines_t *engines, uint32_t id, const dt_engine_message_t *message,
+                            const int *fds, int fd_count)
+{
     const engine_t *engine = engine_find(engines, id);
     if (!engine || engine->control < 0)
         return DT_ERR_PEER;
-    return dt_seqpacket_send(engine->control, &message, sizeof message, fds, fd_count, NULL);
+    return dt_seqpacket_send(engine->control, message, sizeof *message, fds, fd_count, NULL);
 }
 
 void dt_engines_kill(dt_engines_t *engines, uint32_t id)

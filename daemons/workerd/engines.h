@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "dtorch/v1/worker.pb-c.h"
+#include "engine.h"
 #include "engine_cgroup.h"
 #include "engine_door.h"
 #include "loop/loop.h"
@@ -52,6 +53,8 @@ typedef struct dt_engines_options {
     void (*lost)(void *arg, uint32_t engine, const Dtorch__V1__EngineEvent *event);
     void (*bell)(void *arg, uint32_t engine);
     void (*refused)(void *arg, uint32_t engine, uint32_t instance, const char *text);
+    /* The window of an instance's program cannot be used. */
+    void (*no_window)(void *arg, uint32_t engine, uint32_t instance, const char *text);
     void *arg;
 } dt_engines_options_t;
 
@@ -94,6 +97,10 @@ dt_engine_door_t *dt_engines_door(dt_engines_t *engines, uint32_t id);
 /* Say something with descriptors. Errors: PEER (gone), AGAIN (it does not read). */
 DT_MUST_USE dt_status_t dt_engines_say(dt_engines_t *engines, uint32_t engine, uint32_t kind,
                                        uint32_t value, const int *fds, int fd_count);
+/* The same for a message with more in it. */
+DT_MUST_USE dt_status_t dt_engines_send(dt_engines_t *engines, uint32_t engine,
+                                        const dt_engine_message_t *message, const int *fds,
+                                        int fd_count);
 /* Kill an engine that must not go on; options.lost runs when that is seen. */
 void dt_engines_kill(dt_engines_t *engines, uint32_t id);
 /* End a taken engine; options.lost does not run. */

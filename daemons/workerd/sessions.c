@@ -122,6 +122,7 @@ static void member_open(dt_node_instance_t *instance, dt_node_member_t *member)
     if (dt_engines_say(engines, member->host->engine, DT_ENGINE_MESSAGE_OPEN, instance->number, fds,
                        3) != DT_OK)
         dt_engines_kill(engines, member->host->engine); /* it does not read its messages */
+    dt_node_data_show(instance, member);
 }
 
 static dt_status_t member_start(dt_node_instance_t *instance, dt_node_member_t *member,
@@ -263,6 +264,7 @@ void dt_node_instance_end(dt_node_instance_t *instance, const char *why)
         member_leave(instance, member);
         host_leave(sessions, host);
     }
+    dt_node_data_leave(instance, why);
     dt_node_stream_leave(instance, why);
     dt_list_remove(&instance->link);
     sessions->instance_count--;
@@ -420,6 +422,7 @@ void dt_node_sessions_open(dt_node_sessions_t *sessions, const Dtorch__V1__Sessi
     dt_log_info("session opened", DT_LOG_U("session", open->session),
                 DT_LOG_S("program", open->program), DT_LOG_U("devices", instance->member_count),
                 DT_LOG_U("instance", instance->number));
+    dt_node_door_tell(instance);
     dt_node_stream_dial(instance);
     dt_node_schedule(sessions);
 }
@@ -501,6 +504,14 @@ void dt_node_sessions_engine_refused(dt_node_sessions_t *sessions, uint32_t engi
     dt_node_schedule(sessions);
 }
 
+void dt_node_sessions_no_window(dt_node_sessions_t *sessions, uint32_t instance_number,
+                                const char *text)
+{
+    dt_node_instance_t *instance = instance_numbered(sessions, instance_number);
+    if (instance)
+        dt_node_data_no_window(instance, text);
+}
+
 /* Answers of the metadata thread. */
 static void answers_read(dt_node_sessions_t *sessions, dt_engine_door_t *door)
 {
@@ -525,6 +536,7 @@ void dt_node_sessions_engine_bell(dt_node_sessions_t *sessions, uint32_t engine)
         for (uint32_t i = 0; i < instance->member_count; i++)
             if (instance->members[i].host && instance->members[i].host->engine == engine) {
                 dt_node_up_pump(instance);
+                dt_node_data_resume(instance);
                 break;
             }
     }
@@ -591,7 +603,10 @@ dt_status_t dt_node_sessions_create(const dt_node_sessions_options_t *options,
     dt_list_init(&sessions->streams);
     dt_arena_init(&sessions->arena, DT_WIRE_ARENA_MAX);
     dt_status_t status = dt_timer_create(options->loop, on_timer, sessions, &sessions->timer, err);
+    if (status == DT_OK)
+        status = dt_node_data_create(sessions, err);
     if (status != DT_OK) {
+        dt_timer_free(sessions->timer);
         free(sessions);
         return status;
     }
@@ -608,6 +623,7 @@ void dt_node_sessions_stats(const dt_node_sessions_t *sessions, dt_node_sessions
         ret_stats->streams += instance->stream && instance->stream->is_heard;
         ret_stats->kept_bytes += instance->kept_bytes;
     }
+    ret_stats->connections = dt_node_data_count(sessions);
     for (dt_list_t *at = sessions->hosts.next; at != &sessions->hosts; at = at->next)
         ret_stats->engines++;
 }
@@ -634,6 +650,7 @@ void dt_node_sessions_free(dt_node_sessions_t *sessions)
         dt_node_instance_end(DT_CONTAINER_OF(at, dt_node_instance_t, link), "the end");
     while ((at = dt_list_pop(&sessions->hosts)) != NULL)
         host_free(DT_CONTAINER_OF(at, dt_node_host_t, link));
+    dt_node_data_free(sessions);
     dt_timer_free(sessions->timer);
     dt_arena_fini(&sessions->arena);
     free(sessions);

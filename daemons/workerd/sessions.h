@@ -48,12 +48,22 @@ typedef struct dt_node_sessions_options {
     dt_rpc_t *rpc;
     dt_engines_t *engines;
     const char *node_name; /* kept */
+    const char *boot_id;   /* kept; of the host */
     dt_node_isolation_t isolation;
+    const char *data_listen; /* kept; IP:PORT on loopback for data connections, or "none" */
     /* Where the controller is reached now, and what to show it; NULL: it is not connected. */
     const char *(*address)(void *arg);
     const dt_rpc_tls_t *(*tls)(void *arg);
     void *arg;
 } dt_node_sessions_options_t;
+
+/* The ways that tensor bytes take between a program and this node. */
+typedef enum dt_node_bulk_path {
+    DT_NODE_BULK_WINDOW,  /* shared memory */
+    DT_NODE_BULK_DIRECT,  /* a data connection */
+    DT_NODE_BULK_RELAYED, /* the controller */
+    DT_NODE_BULK_PATHS,
+} dt_node_bulk_path_t;
 
 /* Counts for metrics. */
 typedef struct dt_node_sessions_stats {
@@ -64,6 +74,11 @@ typedef struct dt_node_sessions_stats {
     uint64_t frames, frame_bytes;     /* down */
     uint64_t messages, message_bytes; /* up */
     uint64_t kept_bytes;              /* not taken by the controller yet */
+    struct {
+        uint64_t up_bytes, down_bytes; /* uploads, fetches */
+    } bulk[DT_NODE_BULK_PATHS];
+    uint32_t connections;         /* data connections */
+    uint64_t connections_refused; /* since the start */
 } dt_node_sessions_stats_t;
 
 /* Ownership: keeps what options say; gives *ret_sessions, dt_node_sessions_free().
@@ -84,6 +99,9 @@ void dt_node_sessions_engine_lost(dt_node_sessions_t *sessions, uint32_t engine,
 void dt_node_sessions_engine_bell(dt_node_sessions_t *sessions, uint32_t engine);
 void dt_node_sessions_engine_refused(dt_node_sessions_t *sessions, uint32_t engine,
                                      uint32_t instance, const char *text);
+
+/* An engine cannot use the window of an instance's program. */
+void dt_node_sessions_no_window(dt_node_sessions_t *sessions, uint32_t instance, const char *text);
 
 void dt_node_sessions_stats(const dt_node_sessions_t *sessions,
                             dt_node_sessions_stats_t *ret_stats);

@@ -1,16 +1,21 @@
 /* The node's sessions from inside:
  *   sessions.c         instances: opening, closing, engines shared and lost
  *   sessions_stream.c  the stream of one instance: dialing, what comes down
- *   sessions_up.c      what goes up: kept, numbered, sent, sent again */
+ *   sessions_up.c      what goes up: kept, numbered, sent, sent again
+ *   sessions_data.c    data connections: tensor bytes past the controller
+ *   chunk.c            chunks, read in place */
 #ifndef DT_WORKERD_SESSIONS_INTERNAL_H
 #define DT_WORKERD_SESSIONS_INTERNAL_H
 #include "base/arena.h"
 #include "base/list.h"
+#include "chunk.h"
 #include "dtorch/v1/session.pb-c.h"
 #include "engine_channel.h"
 #include "sessions.h"
+#include "wire/bulk.h"
 
 #define DT_NODE_SESSION_KEY_BYTES 16u
+#define DT_NODE_DOOR_BYTES        8u
 
 /* An engine that serves sessions of one isolation key. */
 typedef struct dt_node_host {
@@ -75,9 +80,13 @@ typedef struct dt_node_instance {
     uint32_t dials;           /* failed in a row */
     dt_list_t kept;
     uint64_t kept_bytes;
-    uint64_t up_last; /* number of the last message */
-    uint64_t up_sent; /* number of the last one given to this stream */
-    int32_t looks;    /* how well it paid to look for answers, see dt_node_up_look() */
+    uint64_t up_last;                   /* number of the last message */
+    uint64_t up_sent;                   /* number of the last one given to this stream */
+    uint8_t door[DT_NODE_DOOR_BYTES];   /* tells data connections whose they are */
+    uint8_t token[DT_BULK_TOKEN_BYTES]; /* of the next one */
+    struct dt_node_connection *data;    /* the newest; NULL: none */
+    uint32_t window_last;               /* number of the newest connection */
+    int32_t looks; /* how well it paid to look for answers, see dt_node_up_look() */
 } dt_node_instance_t;
 
 struct dt_node_sessions {
@@ -90,6 +99,7 @@ struct dt_node_sessions {
     dt_timer_t *timer; /* redials, lingering engines */
     dt_arena_t arena;  /* of the message at hand */
     dt_node_sessions_stats_t stats;
+    struct dt_node_data *data; /* where data connections come in; NULL: nowhere */
     bool is_stopping;
     void (*stopped)(void *arg);
     void *stopped_arg;
@@ -106,6 +116,24 @@ void dt_node_member_misbehaves(dt_node_instance_t *instance, uint32_t reader, bo
 /* sessions_stream.c */
 void dt_node_stream_dial(dt_node_instance_t *instance);
 void dt_node_stream_leave(dt_node_instance_t *instance, const char *why); /* end its stream */
+
+/* Put a chunk into the bulk ring. Errors: AGAIN (no room), others: nothing will come of it. */
+dt_status_t dt_node_bulk_write(dt_node_instance_t *instance, const dt_node_chunk_t *chunk);
+
+/* sessions_data.c */
+dt_status_t dt_node_data_create(dt_node_sessions_t *sessions, dt_error_t *err);
+void dt_node_data_free(dt_node_sessions_t *sessions);
+uint32_t dt_node_data_count(const dt_node_sessions_t *sessions); /* connections */
+/* Tell the program, through the controller, where its bytes may go; with a new token. */
+void dt_node_door_tell(dt_node_instance_t *instance);
+void dt_node_data_leave(dt_node_instance_t *instance, const char *why);
+/* A chunk of an engine. True: it is the data connection's, or nobody's; not the controller's. */
+bool dt_node_data_take(dt_node_instance_t *instance, const dt_node_chunk_t *chunk);
+/* An engine has passed something: what waited for room goes on. */
+void dt_node_data_resume(dt_node_instance_t *instance);
+/* An engine was opened: it gets the window, if there is one. */
+void dt_node_data_show(dt_node_instance_t *instance, dt_node_member_t *member);
+void dt_node_data_no_window(dt_node_instance_t *instance, const char *why);
 
 /* sessions_up.c */
 /* Take a message over. False: no memory; the session is then ended by the caller. */

@@ -11,7 +11,6 @@
 #define DT_NODE_STREAM_METHOD      "/dtorch.v1.Worker/Session"
 #define DT_NODE_STREAM_MESSAGE_MAX ((1u << 20) + 4096u) /* a chunk and its fields */
 #define DT_NODE_STREAM_QUEUE_MAX   (16u << 20)
-#define DT_NODE_CHUNK_DATA_MAX     (1u << 20)
 #define DT_NODE_AWAITED_BYTES      4096u /* a frame up to this is no part of a long run */
 #define DT_NODE_FRAME_TAG          0x0a  /* field 1 of WorkerSessionDown, bytes */
 #define DT_NODE_CHUNK_TAG          0x1a  /* field 3, a BulkChunk */
@@ -106,77 +105,25 @@ static void take_query(dt_node_instance_t *instance, const Dtorch__V1__SigQuery 
     dt_node_up_pump(instance);
 }
 
-/* What is needed of a BulkChunk, in place. */
-typedef struct chunk_view {
-    dt_channel_chunk_t head;
-    const uint8_t *data;
-    size_t size;
-} chunk_view_t;
-
-static void chunk_field(chunk_view_t *chunk, dt_cursor_t *cursor, uint64_t tag)
-{
-    uint64_t number = tag % 8 == 0 ? dt_cursor_varint(cursor) : 0;
-    uint64_t size = tag % 8 == 2 ? dt_cursor_bounded(cursor, DT_NODE_STREAM_MESSAGE_MAX) : 0;
-    const uint8_t *bytes = tag % 8 == 2 ? dt_cursor_bytes(cursor, size) : NULL;
-    if (tag % 8 != 0 && tag % 8 != 2)
-        dt_cursor_fail(cursor, DT_FRAME_E_BODY);
-    switch (tag) {
-    case DT_PACK_CHUNK_TRANSFER << 3:
-        chunk->head.transfer = number;
-        return;
-    case DT_PACK_CHUNK_OFFSET << 3:
-        chunk->head.offset = number;
-        return;
-    case DT_PACK_CHUNK_CRC << 3:
-        chunk->head.crc32c = (uint32_t)number;
-        return;
-    case DT_PACK_CHUNK_RECEIVED << 3:
-        chunk->head.received = number;
-        return;
-    case DT_PACK_CHUNK_RESTART << 3:
-        chunk->head.flags |= number ? DT_CHANNEL_CHUNK_RESTART : 0;
-        return;
-    case DT_PACK_CHUNK_DATA << 3 | 2:
-        chunk->data = bytes;
-        chunk->size = (size_t)size;
-        return;
-    case DT_PACK_CHUNK_ERROR << 3 | 2:
-        chunk->head.flags |= DT_CHANNEL_CHUNK_ERROR;
-        return;
-    default: /* the session's number and token are the controller's */
-        return;
-    }
-}
-
 /* A chunk is read by hand too: its bytes go into the ring and nowhere else. */
 static bool take_plain_chunk(dt_node_instance_t *instance, const uint8_t *data, size_t size)
 {
     dt_cursor_t cursor = {data + 1, data + size, 0};
-    chunk_view_t chunk = {0};
-    uint8_t *bytes;
-    uint32_t bad = 0;
+    dt_node_chunk_t chunk;
     if (size < 2 || data[0] != DT_NODE_CHUNK_TAG)
         return false;
     if (dt_cursor_varint(&cursor) != dt_cursor_left(&cursor))
         return false;
-    while (dt_cursor_left(&cursor) > 0 && !cursor.error)
-        chunk_field(&chunk, &cursor, dt_cursor_varint(&cursor));
-    if (cursor.error || chunk.size > DT_NODE_CHUNK_DATA_MAX) {
+    if (!dt_node_chunk_read(cursor.at, dt_cursor_left(&cursor), &chunk)) {
         stream_fail(instance, "a malformed chunk");
         return true;
     }
+    chunk.head.flags &= ~(uint32_t)DT_CHANNEL_CHUNK_PLACED; /* windows are not the controller's */
     if (chunk.size == 0 && !(chunk.head.flags & DT_CHANNEL_CHUNK_ERROR))
         chunk.head.flags |= DT_CHANNEL_CHUNK_ACK;
-    dt_status_t status =
-        dt_ring_reserve(&instance->bulk, sizeof chunk.head + chunk.size, &bytes, &bad);
-    if (status == DT_ERR_PEER)
-        dt_node_member_misbehaves(instance, bad, false);
-    if (status != DT_OK) /* a sender over its window; it sends again what is not received */
-        return true;
-    memcpy(bytes, &chunk.head, sizeof chunk.head);
-    if (chunk.size > 0)
-        memcpy(bytes + sizeof chunk.head, chunk.data, chunk.size);
-    dt_ring_commit(&instance->bulk, sizeof chunk.head + chunk.size, DT_CHANNEL_CHUNK);
+    instance->owner->stats.bulk[DT_NODE_BULK_RELAYED].up_bytes += chunk.size;
+    /* Without room it was a sender over its bound; it sends again what is not received. */
+    (void)!dt_node_bulk_write(instance, &chunk);
     return true;
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "engine_pack.h"
 #include "sessions_internal.h"
 
 #define DT_NODE_TOGETHER_BYTES 16384u /* of small messages that wait for each other */
@@ -82,12 +83,28 @@ void dt_node_up_received(dt_node_instance_t *instance, uint64_t number)
     dt_node_up_pump(instance);
 }
 
+/* Chunks go to the data connection, if there is one; the controller hears of their ends. */
+static bool take_chunk(dt_node_instance_t *instance, const dt_ring_message_t *message)
+{
+    dt_cursor_t cursor = {message->bytes + 1, message->bytes + message->size, 0};
+    dt_node_chunk_t chunk;
+    if (message->size < 2 || message->bytes[0] != (DT_PACK_UP_CHUNK << 3 | 2) ||
+        dt_cursor_varint(&cursor) != dt_cursor_left(&cursor) ||
+        !dt_node_chunk_read(cursor.at, dt_cursor_left(&cursor), &chunk))
+        return false;
+    if (dt_node_data_take(instance, &chunk))
+        return !chunk.is_done && !chunk.error;
+    instance->owner->stats.bulk[DT_NODE_BULK_RELAYED].down_bytes += chunk.size;
+    return false;
+}
+
 /* Take one message of an engine's ring. AGAIN: none. */
 static dt_status_t take(dt_node_instance_t *instance, dt_node_member_t *member)
 {
     dt_ring_message_t message;
     DT_TRY(dt_ring_peek(&member->up, &message));
-    if (message.kind == DT_CHANNEL_UP && !dt_node_up_keep(instance, message.bytes, message.size))
+    if (message.kind == DT_CHANNEL_UP && !take_chunk(instance, &message) &&
+        !dt_node_up_keep(instance, message.bytes, message.size))
         return DT_ERR_NOMEM;
     dt_ring_pass(&member->up);
     return DT_OK;

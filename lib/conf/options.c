@@ -315,6 +315,16 @@ static const dt_conf_option_t worker_options[] = {
      .help = "which sessions may share an engine, and so a process",
      .more = "session: none. tenant: those of one tenant. device: all of a device, which is what "
              "kernels of several sessions on one CUDA device need to run at the same time."},
+    {.name = "DataListen",
+     .type = DT_CONF_STRING,
+     .shape = DT_CONF_SHAPE_HTTP,
+     .min = 1,
+     .max = TEXT_MAX,
+     .dflt = "127.0.0.1:7703",
+     .help = "IP:PORT on loopback where programs send tensor bytes directly, or none",
+     .more = "Used by a node without certificate; the text is plain, so it must be loopback. Where "
+             "the port is taken, and with certificates, programs of this host use shared memory "
+             "and others the controller's relay. Port 0 takes any free one."},
     {.name = "EngineCgroup",
      .type = DT_CONF_ENUM,
      .dflt = "auto",
@@ -426,6 +436,13 @@ static const dt_conf_option_t client_options[] = {
      .help = "the API key itself, in place of ApiKeyFile",
      .more = "Files that others may read, and the environment (DTORCH_API_KEY), are no good places "
              "for a secret: ApiKeyFile is the better way."},
+    {.name = "DataPath",
+     .type = DT_CONF_ENUM,
+     .dflt = "auto",
+     .choices = "auto direct relay",
+     .help = "how bytes of large tensors go between a program and the nodes",
+     .more = "auto: by shared memory on one host, else directly to the node's data port, else "
+             "relayed by the controller. direct: not by shared memory. relay: by the controller."},
     {.name = "Record",
      .type = DT_CONF_PATH,
      .max = TEXT_MAX,

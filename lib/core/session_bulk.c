@@ -202,6 +202,18 @@ void dt_session_bulk_received(dt_sessions_t *sessions, dt_session_stream_t *stre
 
 /* ---- node to client ---- */
 
+/* Of a download whose value the client has confirmed. */
+static void say_over(dt_sessions_t *sessions, const dt_session_link_t *link, uint64_t transfer)
+{
+    Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
+    Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
+    chunk.transfer = transfer;
+    chunk.received = INT64_MAX;
+    down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_CHUNK;
+    down.chunk = &chunk;
+    dt_sessions_send(sessions, link->stream, &down.base);
+}
+
 static dt_session_stream_t *newest_bulk(const dt_session_t *session)
 {
     return dt_list_is_empty(&session->bulks)
@@ -223,6 +235,8 @@ void dt_session_bulk_from_link(dt_sessions_t *sessions, dt_session_link_t *link,
         sessions->counts.bulk_bytes_down += chunk.data_bytes;
         if (f && session->vdevs[f->vdev].link == link && bulk)
             (void)dt_sessions_send_bytes(sessions, bulk->id, data, size);
+        else if (!f && chunk.transfer <= session->last_future)
+            say_over(sessions, link, chunk.transfer);
         return;
     }
     t = dt_session_transfer_find(session, chunk.transfer);
@@ -232,6 +246,16 @@ void dt_session_bulk_from_link(dt_sessions_t *sessions, dt_session_link_t *link,
         (void)dt_sessions_send_bytes(sessions, bulk->id, data, size);
     if (chunk.has_error || chunk.received >= t->size)
         dt_session_transfer_end(session, t);
+}
+
+void dt_session_bulk_restart(dt_sessions_t *sessions, dt_session_t *session)
+{
+    const dt_session_stream_t *bulk = newest_bulk(session);
+    Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
+    if (!bulk)
+        return; /* a new one begins again by itself */
+    chunk.restart = true;
+    dt_sessions_send(sessions, bulk->id, &chunk.base);
 }
 
 void dt_session_bulk_fail(dt_sessions_t *sessions, dt_session_t *session, uint64_t transfer,

@@ -294,6 +294,11 @@ static void send_again(dt_sessions_t *sessions, dt_session_t *session)
         free(session->faults[i].packed);
     }
     session->fault_count = 0;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        if (link->door)
+            (void)dt_sessions_send_bytes(sessions, stream, link->door, link->door_bytes);
+    }
 }
 
 static void hello_resume(dt_sessions_t *sessions, dt_session_stream_t *stream,

@@ -160,6 +160,8 @@ typedef struct dt_session_link {
     uint32_t engine_count;
     dt_session_stat_t *stats; /* by index of the session's names */
     uint32_t stat_count;
+    uint8_t *door; /* the node's latest DataDoor, as SessionDown; NULL: none */
+    uint32_t door_bytes;
     uint64_t memory_bytes, memory_peak_bytes, tensors, operators, device_ns;
     int64_t stats_ns; /* when operators were reported last; 0: never */
 } dt_session_link_t;
@@ -511,6 +513,8 @@ void dt_session_bulk_from_link(dt_sessions_t *sessions, dt_session_link_t *link,
 /* The upload is over, for what was seen here. */
 void dt_session_bulk_fail(dt_sessions_t *sessions, dt_session_t *session, uint64_t transfer,
                           const Dtorch__V1__OperatorError *error);
+/* A node is there (again): the client goes on from what was received. */
+void dt_session_bulk_restart(dt_sessions_t *sessions, dt_session_t *session);
 /* If a message is one length-delimited field `number` and nothing else, give its bytes. */
 bool dt_session_only_field(const uint8_t *data, size_t size, uint32_t number,
                            const uint8_t **ret_bytes, size_t *ret_size);

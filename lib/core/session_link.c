@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/strings.h"
 #include "core/session_internal.h"
 
 /* Fields of one kind in both envelopes: what is in them is the same, so their bytes go on. */
@@ -14,6 +15,7 @@ enum {
     TAG_DOWN_RESULT = 0x2a,
     TAG_DOWN_ANSWER = 0x32,
     UP_CHUNK = 6,
+    UP_DOOR = 9, /* SessionDown has it under the same number */
 };
 
 #define UP_MESSAGES 64u
@@ -73,6 +75,7 @@ void dt_session_link_remove(dt_sessions_t *sessions, dt_session_link_t *link, co
     free(link->prelude);
     free(link->engines);
     free(link->stats);
+    free(link->door);
     free(link);
 }
 
@@ -351,6 +354,7 @@ static void on_hello(dt_sessions_t *sessions, dt_session_stream_t *stream,
     tell_taken(sessions, link);
     send_queries(sessions, link);
     dt_session_pump(sessions, session);
+    dt_session_bulk_restart(sessions, session);
 }
 
 /* ---- what comes up ---- */
@@ -440,6 +444,28 @@ static void on_answer(dt_sessions_t *sessions, dt_session_link_t *link,
     }
 }
 
+/* Where the node takes tensor bytes itself: for the client, now and when it comes back. */
+static void on_door(dt_sessions_t *sessions, dt_session_link_t *link,
+                    const Dtorch__V1__DataDoor *door, const uint8_t *data, size_t size)
+{
+    const dt_session_t *session = link->session;
+    uint8_t *kept;
+    for (size_t i = 0; i < door->n_vdevs; i++)
+        if (door->vdevs[i] >= session->vdev_count || session->vdevs[door->vdevs[i]].link != link)
+            return;
+    if (!dt_str_is_equal(door->node, link->place->name))
+        return;
+    kept = malloc(size);
+    if (!kept)
+        return;
+    memcpy(kept, data, size);
+    free(link->door);
+    link->door = kept;
+    link->door_bytes = (uint32_t)size;
+    if (session->stream)
+        (void)dt_sessions_send_bytes(sessions, session->stream->id, data, size);
+}
+
 static void on_lost(dt_sessions_t *sessions, dt_session_link_t *link,
                     const Dtorch__V1__EngineLost *lost)
 {
@@ -520,6 +546,10 @@ void dt_session_link_received(dt_sessions_t *sessions, dt_session_stream_t *stre
         break;
     case DTORCH__V1__WORKER_SESSION_UP__KIND_LOST:
         on_lost(sessions, link, up->lost);
+        break;
+    case DTORCH__V1__WORKER_SESSION_UP__KIND_DOOR:
+        if (dt_session_only_field(data, size, UP_DOOR, &chunk, &chunk_bytes))
+            on_door(sessions, link, up->door, data, size);
         break;
     default:
         break; /* of a newer minor version */

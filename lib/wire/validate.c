@@ -134,8 +134,8 @@ static const dt_validate_row_t session_up_rows[] = {
     MESSAGE(done),
 };
 static const dt_validate_row_t session_down_rows[] = {
-    MESSAGE(welcome), MESSAGE(refusal), MESSAGE(beat),   MESSAGE(ack),
-    MESSAGE(result),  MESSAGE(answer),  MESSAGE(poison), MESSAGE(fault),
+    MESSAGE(welcome), MESSAGE(refusal), MESSAGE(beat),  MESSAGE(ack),  MESSAGE(result),
+    MESSAGE(answer),  MESSAGE(poison),  MESSAGE(fault), MESSAGE(door),
 };
 static const dt_validate_row_t session_hello_rows[] = {
     MESSAGE(version),         FREE(features),
@@ -200,11 +200,23 @@ static const dt_validate_row_t bulk_chunk_rows[] = {
     FREE(session),  BYTES0(token, 16), FREE(transfer),
     FREE(offset),   FREE(crc32c),      BYTES(data, 0, CHUNK_MAX),
     FREE(received), MESSAGE(error),    FREE(restart),
+    FREE(total),    FREE(done),        FREE(place),
+    FREE(size),     FREE(window),
+};
+static const dt_validate_row_t data_door_rows[] = {
+    BYTES(instance, 8, 8),
+    BYTES(token, 16, 16),
+    NODE1(node),
+    TEXT(boot_id, 36),
+    TEXT(local, 63),
+    TEXT(address, 63),
+    FREE(uid),
+    ROW(vdevs, .kind = DT_VALIDATE_INT, .max = 4095, .count_max = 4096),
 };
 
 static const dt_validate_row_t worker_session_up_rows[] = {
-    MESSAGE(hello),  MESSAGE(executed), MESSAGE(result), MESSAGE(answer),
-    MESSAGE(poison), MESSAGE(chunk),    MESSAGE(stats),  MESSAGE(lost),
+    MESSAGE(hello), MESSAGE(executed), MESSAGE(result), MESSAGE(answer), MESSAGE(poison),
+    MESSAGE(chunk), MESSAGE(stats),    MESSAGE(lost),   MESSAGE(door),
 };
 static const dt_validate_row_t worker_session_down_rows[] = {
     BYTES(frame, 0, FRAME_MAX), MESSAGE(query), MESSAGE(chunk), FREE(close), MESSAGE(list),
@@ -458,6 +470,7 @@ static const dt_validate_table_t tables[] = {
     TABLE(poison, poison_rows, NULL),
     TABLE(fault, fault_rows, NULL),
     TABLE(bulk_chunk, bulk_chunk_rows, NULL),
+    TABLE(data_door, data_door_rows, NULL),
     TABLE(worker_session_down, worker_session_down_rows, check_kind),
     TABLE(worker_session_hello, worker_session_hello_rows, NULL),
     TABLE(engine_lost, engine_lost_rows, NULL),

@@ -536,6 +536,7 @@ Test(client, large_transfers_survive_cuts)
     dt_testproxy_t *proxy = dt_testproxy_start(dt_testcluster_controller_socket(tc));
     char address[64];
     (void)snprintf(address, sizeof address, "127.0.0.1:%d", dt_testproxy_port(proxy));
+    cr_assert_eq(setenv("DTORCH_DATA_PATH", "relay", 1), 0); /* the proxy is on that way */
     dt_session_t *session = dt_clienttest_connect(tc, address, NULL);
     int64_t *data = malloc(COUNT * sizeof *data), *is = malloc(COUNT * sizeof *is);
     cr_assert(data && is);

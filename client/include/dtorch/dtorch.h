@@ -376,6 +376,12 @@ typedef struct dt_session_info {
     uint64_t bytes;      /* of records, appended */
     uint64_t signatures; /* defined */
     uint64_t queries;    /* signatures whose outputs the cluster was asked for */
+    /* Bytes of values over 4096 bytes, both ways: by shared memory, by a connection to
+     * their node, relayed by the controller. */
+    uint64_t window_bytes;
+    uint64_t direct_bytes;
+    uint64_t relayed_bytes;
+    char detour[128]; /* why not by the first of them that could be; "": nothing is amiss */
 } dt_session_info_t;
 
 /* What a virtual device is bound to. */

@@ -1,0 +1,642 @@
+/* The direct ways to nodes, past the controller: by a unix socket and a window of shared memory on
+ * one host, else by TCP where plain text may go. The messages are those of wire/bulk.h.
+ *
+ *   a door comes (a token, where to connect) --> IDLE --> something is to be moved: connect, HELLO
+ * with the window --> WELCOME: READY --> it breaks, or is refused: SPENT until the next door
+ *
+ * What does not work here costs no byte: it goes another way, and dt_session_info() says why. Each
+ * connection has a window of its own, so that what the node still reads of an old one is never
+ * written over. I/O thread, but for dt_client_window_*(). */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/strings.h"
+#include "client.h"
+#include "rpc/address.h"
+#include "shm/memfd.h"
+
+#define DIAL_NS     (2 * DT_CLOCK_SECOND_NS) /* until the welcome */
+#define RETRY_NS    (50 * DT_CLOCK_MS_NS)
+#define TURN_BYTES  (8u << 20)
+#define PATHS_MAX   4096u
+#define CONTROL_MAX (1u << 20) /* bytes that may wait for the socket before it is given up */
+
+/* ---- windows ---- */
+
+static dt_client_window_t *window_new(int *ret_fd)
+{
+    dt_client_window_t *window = calloc(1, sizeof *window);
+    void *map = NULL;
+    int fd = -1;
+    if (!window || dt_memfd_create("dtorch-window", DT_BULK_WINDOW_BYTES, &fd, NULL) != DT_OK) {
+        free(window);
+        return NULL;
+    }
+    if (dt_memfd_map(fd, DT_BULK_WINDOW_BYTES, DT_MEMFD_READ_WRITE, &map, NULL) != DT_OK) {
+        (void)close(fd);
+        free(window);
+        return NULL;
+    }
+    window->refs = 1;
+    window->map = map;
+    window->units.count = DT_BULK_UPLOAD_BYTES / DT_BULK_UNIT_BYTES;
+    *ret_fd = fd;
+    return window;
+}
+
+void dt_client_window_unref(dt_client_window_t *window)
+{
+    if (!window || --window->refs > 0)
+        return;
+    dt_memfd_unmap(window->map, DT_BULK_WINDOW_BYTES);
+    free(window);
+}
+
+dt_client_window_t *dt_client_window_take(dt_session_t *session, uint32_t vdev, size_t size,
+                                          uint32_t *ret_first, uint32_t *ret_count)
+{
+    dt_client_path_t *path = dt_client_path_of(session, vdev);
+    dt_client_window_t *window = path ? path->window : NULL;
+    *ret_count = dt_bulk_units_of(size);
+    if (!window || !dt_bulk_units_take(&window->units, *ret_count, ret_first))
+        return NULL;
+    window->refs++;
+    return window;
+}
+
+void dt_client_window_give(dt_client_window_t *window, uint64_t upload, size_t received)
+{
+    for (uint32_t i = 0; i < window->units.count; i++)
+        if (window->pieces[i].upload == upload && window->pieces[i].end <= received) {
+            window->pieces[i].upload = 0;
+            dt_bulk_units_give(&window->units, i, window->pieces[i].count);
+        }
+}
+
+/* ---- ends ---- */
+
+static void note_detour(dt_session_t *session, const char *what, const char *why)
+{
+    pthread_mutex_lock(&session->lock);
+    (void)snprintf(session->detour, sizeof session->detour, "%s: %s", what, why);
+    pthread_mutex_unlock(&session->lock);
+}
+
+static void close_path(dt_client_path_t *path, const char *why)
+{
+    dt_session_t *session = path->session;
+    if (path->fd < 0)
+        return;
+    bool was_ready = path->state == DT_CLIENT_PATH_READY;
+    if (!was_ready && path->is_local)
+        path->is_local_bad = true; /* TCP is next, with the next door */
+    if (!was_ready)
+        note_detour(session, path->is_local ? "shared memory" : path->address, why);
+    dt_watch_free(path->watch);
+    (void)close(path->fd);
+    if (path->window_fd >= 0)
+        (void)close(path->window_fd);
+    path->watch = NULL;
+    path->fd = path->window_fd = -1;
+    path->head_len = path->body_len = path->out_at = path->out_len = 0;
+    path->state = path->has_token ? DT_CLIENT_PATH_IDLE : DT_CLIENT_PATH_SPENT;
+    path->retry_ns = dt_loop_now_ns() + RETRY_NS;
+    pthread_mutex_lock(&session->lock);
+    dt_client_window_t *window = DT_TAKE(path->window);
+    dt_client_window_unref(window);
+    pthread_mutex_unlock(&session->lock);
+}
+
+static void path_free(dt_client_path_t *path)
+{
+    close_path(path, "the end");
+    pthread_mutex_lock(&path->session->lock);
+    dt_list_remove(&path->link);
+    for (dt_list_t *at = path->session->uploads.next; at != &path->session->uploads;
+         at = at->next) {
+        dt_client_upload_t *upload = DT_CONTAINER_OF(at, dt_client_upload_t, link);
+        if (upload->path == path) {
+            upload->path = NULL;
+            upload->sent = upload->received;
+        }
+    }
+    pthread_mutex_unlock(&path->session->lock);
+    free(path->vdevs);
+    free(path->body);
+    free(path->out);
+    free(path);
+}
+
+void dt_client_paths_close(dt_session_t *session)
+{
+    while (!dt_list_is_empty(&session->paths))
+        path_free(DT_CONTAINER_OF(session->paths.next, dt_client_path_t, link));
+}
+
+/* ---- sending ---- */
+
+static bool keep_out(dt_client_path_t *path, const uint8_t *bytes, size_t size)
+{
+    if (path->out_at + path->out_len + size > path->out_cap) {
+        size_t cap = path->out_len + size + DT_BULK_BODY_MAX;
+        uint8_t *grown = malloc(cap);
+        if (!grown)
+            return false;
+        if (path->out_len)
+            memcpy(grown, path->out + path->out_at, path->out_len);
+        free(path->out);
+        path->out = grown;
+        path->out_cap = cap;
+        path->out_at = 0;
+    }
+    if (size)
+        memcpy(path->out + path->out_at + path->out_len, bytes, size);
+    path->out_len += size;
+    return true;
+}
+
+/* The hello brings the window. */
+static ssize_t send_now(const dt_client_path_t *path, const uint8_t *head, const uint8_t *body,
+                        size_t size)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec parts[2] = {{.iov_len = DT_BULK_HEAD_BYTES}, {.iov_len = size}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = size ? 2 : 1};
+    ssize_t sent;
+    memcpy(&parts[0].iov_base, &head, sizeof head); /* sendmsg only reads them */
+    memcpy(&parts[1].iov_base, &body, sizeof body);
+    if (path->window_fd >= 0) {
+        memset(&control, 0, sizeof control);
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(rights), &path->window_fd, sizeof(int));
+    }
+    do
+        sent = sendmsg(path->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : sent;
+}
+
+static bool send_message(dt_client_path_t *path, const dt_bulk_head_t *head, const uint8_t *body)
+{
+    uint8_t bytes[DT_BULK_HEAD_BYTES];
+    size_t size = dt_bulk_body(head);
+    ssize_t sent = 0;
+    if (path->fd < 0)
+        return false;
+    dt_bulk_put(bytes, head);
+    if (path->out_len == 0)
+        sent = send_now(path, bytes, body, size);
+    if (sent < 0) {
+        close_path(path, strerror(errno));
+        return false;
+    }
+    if (path->window_fd >= 0 && sent > 0) {
+        (void)close(path->window_fd);
+        path->window_fd = -1;
+    }
+    size_t head_sent = (size_t)sent < sizeof bytes ? (size_t)sent : sizeof bytes;
+    size_t body_sent = (size_t)sent - head_sent;
+    if (path->out_len > CONTROL_MAX ||
+        !keep_out(path, bytes + head_sent, sizeof bytes - head_sent) ||
+        !keep_out(path, body + body_sent, size - body_sent)) {
+        close_path(path, "the node does not read");
+        return false;
+    }
+    if (path->out_len)
+        dt_watch_set(path->watch, DT_LOOP_READABLE | DT_LOOP_WRITABLE);
+    return true;
+}
+
+static void flush(dt_client_path_t *path)
+{
+    while (path->out_len > 0) {
+        ssize_t sent =
+            send(path->fd, path->out + path->out_at, path->out_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (sent < 0) {
+            close_path(path, strerror(errno));
+            return;
+        }
+        path->out_at += (size_t)sent;
+        path->out_len -= (size_t)sent;
+    }
+    path->out_at = 0;
+    dt_watch_set(path->watch, DT_LOOP_READABLE);
+}
+
+void dt_client_path_received(dt_client_path_t *path, uint64_t transfer, uint64_t received,
+                             bool is_again)
+{
+    const dt_bulk_head_t head = {.kind = DT_BULK_RECEIVED,
+                                 .flags = is_again ? DT_BULK_AGAIN : 0,
+                                 .transfer = transfer,
+                                 .place = received};
+    (void)send_message(path, &head, NULL);
+}
+
+/* ---- pieces of uploads ---- */
+
+/* Where a piece lies in the path's window; it is copied there if it is not yet. False: no room. */
+static bool place_piece(dt_client_path_t *path, dt_client_upload_t *upload, size_t size,
+                        uint64_t *ret_place)
+{
+    dt_client_window_t *window = path->window;
+    uint32_t count = dt_bulk_units_of(size);
+    uint32_t first;
+    if (upload->window == window) {
+        *ret_place = (uint64_t)upload->unit_first * DT_BULK_UNIT_BYTES + upload->sent;
+        return true;
+    }
+    pthread_mutex_lock(&path->session->lock);
+    bool has_room = dt_bulk_units_take(&window->units, count, &first);
+    if (has_room) {
+        window->pieces[first].upload = upload->number;
+        window->pieces[first].end = upload->sent + size;
+        window->pieces[first].count = count;
+    }
+    pthread_mutex_unlock(&path->session->lock);
+    if (!has_room)
+        return false;
+    *ret_place = (uint64_t)first * DT_BULK_UNIT_BYTES;
+    memcpy(window->map + *ret_place, upload->data + upload->sent, size);
+    return true;
+}
+
+bool dt_client_path_piece(dt_client_path_t *path, dt_client_upload_t *upload, size_t size)
+{
+    dt_session_t *session = path->session;
+    const uint8_t *data = upload->data + upload->sent;
+    dt_bulk_head_t head = {.kind = DT_BULK_DATA,
+                           .transfer = upload->number,
+                           .offset = upload->sent,
+                           .size = (uint32_t)size};
+    if (path->out_len > 0)
+        return false; /* the socket is full */
+    dt_client_record_chunk(session, upload, size);
+    bool is_placed = path->window && upload->size > DT_BULK_INLINE_MAX;
+    if (is_placed) {
+        head.kind = DT_BULK_PLACED;
+        if (!place_piece(path, upload, size, &head.place))
+            return false;
+    } else {
+        head.crc32c = dt_crc32c(0, data, size);
+    }
+    if (!send_message(path, &head, data))
+        return false;
+    pthread_mutex_lock(&session->lock);
+    upload->sent += size;
+    *(is_placed ? &session->window_bytes : &session->direct_bytes) += size;
+    pthread_mutex_unlock(&session->lock);
+    return true;
+}
+
+/* ---- what comes ---- */
+
+static void on_welcome(dt_client_path_t *path)
+{
+    dt_session_t *session = path->session;
+    bool has_window = path->head.place != 0 && path->window;
+    if (path->state != DT_CLIENT_PATH_DIALING)
+        return;
+    path->state = DT_CLIENT_PATH_READY;
+    pthread_mutex_lock(&session->lock);
+    if (!has_window)
+        dt_client_window_unref(DT_TAKE(path->window));
+    if (has_window)
+        session->detour[0] = '\0';
+    pthread_mutex_unlock(&session->lock);
+    if (path->is_local && !has_window && session->settings.uses_window)
+        note_detour(session, "shared memory", "the node does not take the window");
+    dt_client_bulk_again(session, path);
+}
+
+static void on_data(dt_client_path_t *path, const uint8_t *bytes, bool is_placed)
+{
+    dt_session_t *session = path->session;
+    const dt_bulk_head_t *head = &path->head;
+    const dt_client_chunk_t chunk = {
+        .transfer = head->transfer,
+        .offset = head->offset,
+        .total = head->total,
+        .crc32c = head->crc32c,
+        .has_crc = !is_placed,
+        .data = bytes,
+        .data_bytes = head->size,
+    };
+    pthread_mutex_lock(&session->lock);
+    *(is_placed ? &session->window_bytes : &session->direct_bytes) += head->size;
+    pthread_mutex_unlock(&session->lock);
+    dt_client_bulk_chunk(session, path, &chunk);
+}
+
+static void on_message(dt_client_path_t *path)
+{
+    const dt_bulk_head_t *head = &path->head;
+    dt_client_chunk_t chunk = {.transfer = head->transfer};
+    char text[128];
+    switch (head->kind) {
+    case DT_BULK_WELCOME:
+        on_welcome(path);
+        return;
+    case DT_BULK_DATA:
+        on_data(path, path->body, false);
+        return;
+    case DT_BULK_PLACED:
+        if (path->window)
+            on_data(path, path->window->map + head->place, true);
+        else
+            close_path(path, "a place in a window that is not there");
+        return;
+    case DT_BULK_RECEIVED:
+        chunk.received = head->place;
+        chunk.is_again = head->flags & DT_BULK_AGAIN;
+        dt_client_bulk_chunk(path->session, path, &chunk);
+        return;
+    case DT_BULK_FAILED:
+        chunk.error = path->body;
+        chunk.error_bytes = head->size;
+        dt_client_bulk_chunk(path->session, path, &chunk);
+        return;
+    case DT_BULK_REFUSED:
+        (void)snprintf(text, sizeof text, "%.*s", (int)(head->size < 100 ? head->size : 100),
+                       head->size ? (const char *)path->body : "");
+        close_path(path, text);
+        return;
+    default:
+        close_path(path, "a message that a node may not send");
+    }
+}
+
+/* Read up to `size` bytes. 0: none now, or the connection is over. */
+static size_t receive(dt_client_path_t *path, uint8_t *bytes, size_t size)
+{
+    for (;;) {
+        ssize_t got = recv(path->fd, bytes, size, MSG_DONTWAIT);
+        if (got > 0)
+            return (size_t)got;
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+            close_path(path, got == 0 ? "the node closed the connection" : strerror(errno));
+        return 0;
+    }
+}
+
+/* Read the head. False: not yet. */
+static bool read_head(dt_client_path_t *path)
+{
+    dt_error_t err;
+    if (path->head_len == sizeof path->head_bytes)
+        return true;
+    path->head_len +=
+        receive(path, path->head_bytes + path->head_len, sizeof path->head_bytes - path->head_len);
+    if (path->fd < 0 || path->head_len < sizeof path->head_bytes)
+        return false;
+    if (dt_bulk_get(path->head_bytes, &path->head, &err) != DT_OK) {
+        close_path(path, err.text);
+        return false;
+    }
+    size_t size = dt_bulk_body(&path->head);
+    if (size > path->body_cap) {
+        free(path->body);
+        path->body = malloc(size);
+        path->body_cap = path->body ? size : 0;
+        if (!path->body)
+            close_path(path, "no memory for a message");
+    }
+    return path->fd >= 0;
+}
+
+static void read_some(dt_client_path_t *path)
+{
+    size_t budget = TURN_BYTES;
+    while (path->fd >= 0 && budget > 0 && read_head(path)) {
+        size_t size = dt_bulk_body(&path->head);
+        if (path->body_len < size) {
+            size_t got = receive(path, path->body + path->body_len, size - path->body_len);
+            path->body_len += got;
+            budget -= got < budget ? got : budget;
+            if (path->fd < 0 || got == 0)
+                return;
+            if (path->body_len < size)
+                continue;
+        }
+        path->head_len = path->body_len = 0;
+        budget -= budget > sizeof path->head_bytes ? sizeof path->head_bytes : budget;
+        on_message(path);
+    }
+}
+
+static void on_ready(void *arg, int events)
+{
+    dt_client_path_t *path = arg;
+    dt_session_t *session = path->session;
+    if (events & DT_LOOP_WRITABLE)
+        flush(path);
+    if (path->fd >= 0 && (events & (DT_LOOP_READABLE | DT_LOOP_HANGUP)))
+        read_some(path);
+    dt_client_bulk_pump(session);
+}
+
+/* ---- connecting ---- */
+
+/* Is it the node's daemon that listens? An abstract name is anybody's who takes it. */
+static bool is_daemon(const dt_client_path_t *path)
+{
+    struct ucred cred;
+    socklen_t size = sizeof cred;
+    return getsockopt(path->fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) == 0 &&
+           cred.uid == path->uid;
+}
+
+static int connect_local(dt_client_path_t *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t len = strlen(path->local);
+    memcpy(address.sun_path + 1, path->local, len);
+    path->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (path->fd < 0)
+        return errno;
+    if (connect(path->fd, (const struct sockaddr *)&address,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len)) != 0)
+        return errno;
+    if (!is_daemon(path))
+        return EPERM;
+    if (path->session->settings.uses_window) {
+        dt_client_window_t *window = window_new(&path->window_fd);
+        pthread_mutex_lock(&path->session->lock);
+        path->window = window;
+        pthread_mutex_unlock(&path->session->lock);
+    }
+    return 0;
+}
+
+static int connect_tcp(dt_client_path_t *path)
+{
+    dt_rpc_address_t parsed;
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    int one = 1;
+    if (dt_rpc_address_parse(path->address, &parsed, NULL) != DT_OK ||
+        dt_rpc_address_resolve(&parsed, &address, &size, NULL) != DT_OK)
+        return EINVAL;
+    path->fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (path->fd < 0)
+        return errno;
+    (void)setsockopt(path->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (connect(path->fd, (const struct sockaddr *)&address, size) != 0 && errno != EINPROGRESS)
+        return errno;
+    return 0;
+}
+
+static void say_hello(dt_client_path_t *path)
+{
+    const dt_bulk_head_t head = {.kind = DT_BULK_HELLO,
+                                 .place = path->window ? DT_BULK_WINDOW_BYTES : 0,
+                                 .total = path->session->number,
+                                 .size = sizeof path->token};
+    (void)send_message(path, &head, path->token);
+}
+
+static void dial(dt_client_path_t *path)
+{
+    dt_session_t *session = path->session;
+    bool can_local = path->local[0] && !path->is_local_bad && session->settings.host[0] &&
+                     dt_str_is_equal(path->boot_id, session->settings.host) &&
+                     session->settings.uses_window;
+    path->is_local = can_local;
+    path->has_token = false;
+    path->since_ns = dt_loop_now_ns();
+    if (!can_local && !path->address[0]) {
+        path->state = DT_CLIENT_PATH_SPENT;
+        note_detour(session, path->node, "it is on another host, and has no data port");
+        return;
+    }
+    path->state = DT_CLIENT_PATH_DIALING;
+    int code = can_local ? connect_local(path) : connect_tcp(path);
+    if (code == 0 && dt_watch_create(session->io.loop, path->fd, DT_LOOP_READABLE, on_ready, path,
+                                     &path->watch, NULL) != DT_OK)
+        code = ENOMEM;
+    if (code == 0)
+        say_hello(path);
+    else if (path->fd >= 0)
+        close_path(path, strerror(code));
+    if (path->fd < 0 && path->is_local && path->address[0] && path->state == DT_CLIENT_PATH_SPENT)
+        dial(path); /* the token was not seen: TCP */
+}
+
+bool dt_client_path_dial(dt_client_path_t *path)
+{
+    if (path->state == DT_CLIENT_PATH_IDLE && dt_loop_now_ns() < path->retry_ns)
+        return true;
+    if (path->state == DT_CLIENT_PATH_IDLE)
+        dial(path);
+    if (path->state == DT_CLIENT_PATH_DIALING && dt_loop_now_ns() - path->since_ns > DIAL_NS)
+        close_path(path, "the node does not answer");
+    return path->state == DT_CLIENT_PATH_DIALING || path->state == DT_CLIENT_PATH_READY;
+}
+
+/* ---- doors ---- */
+
+dt_client_path_t *dt_client_path_of(dt_session_t *session, uint32_t vdev)
+{
+    for (dt_list_t *at = session->paths.next; at != &session->paths; at = at->next) {
+        dt_client_path_t *path = DT_CONTAINER_OF(at, dt_client_path_t, link);
+        for (uint32_t i = 0; i < path->vdev_count; i++)
+            if (path->vdevs[i] == vdev)
+                return path;
+    }
+    return NULL;
+}
+
+/* The path of a door; made if it is new. NULL: no memory. */
+static dt_client_path_t *path_for(dt_session_t *session, const Dtorch__V1__DataDoor *door)
+{
+    dt_client_path_t *path;
+    uint32_t count = 0;
+    for (dt_list_t *at = session->paths.next; at != &session->paths; at = at->next, count++) {
+        path = DT_CONTAINER_OF(at, dt_client_path_t, link);
+        if (memcmp(path->instance, door->instance.data, sizeof path->instance) == 0)
+            return path;
+    }
+    path = count < PATHS_MAX ? calloc(1, sizeof *path) : NULL;
+    if (!path)
+        return NULL;
+    path->session = session;
+    path->fd = path->window_fd = -1;
+    memcpy(path->instance, door->instance.data, sizeof path->instance);
+    pthread_mutex_lock(&session->lock);
+    dt_list_push(&session->paths, &path->link);
+    pthread_mutex_unlock(&session->lock);
+    return path;
+}
+
+/* Give a path its virtual devices; others have them no longer, and go when they have none. */
+static bool take_vdevs(dt_client_path_t *path, const Dtorch__V1__DataDoor *door)
+{
+    dt_session_t *session = path->session;
+    uint32_t *vdevs = malloc((door->n_vdevs ? door->n_vdevs : 1) * sizeof *vdevs);
+    if (!vdevs)
+        return false;
+    if (door->n_vdevs)
+        memcpy(vdevs, door->vdevs, door->n_vdevs * sizeof *vdevs);
+    for (size_t i = 0; i < door->n_vdevs; i++) {
+        pthread_mutex_lock(&session->lock);
+        dt_client_path_t *old = dt_client_path_of(session, vdevs[i]);
+        if (old && old != path)
+            for (uint32_t k = 0; k < old->vdev_count; k++)
+                if (old->vdevs[k] == vdevs[i])
+                    old->vdevs[k--] = old->vdevs[--old->vdev_count];
+        pthread_mutex_unlock(&session->lock);
+        if (old && old != path && old->vdev_count == 0)
+            path_free(old);
+    }
+    pthread_mutex_lock(&session->lock);
+    free(path->vdevs);
+    path->vdevs = vdevs;
+    path->vdev_count = (uint32_t)door->n_vdevs;
+    pthread_mutex_unlock(&session->lock);
+    return true;
+}
+
+void dt_client_door(dt_session_t *session, const Dtorch__V1__DataDoor *door)
+{
+    dt_client_path_t *path;
+    if (!session->settings.uses_direct || door->instance.len != sizeof path->instance ||
+        door->token.len != sizeof path->token)
+        return;
+    path = path_for(session, door);
+    if (!path || !take_vdevs(path, door))
+        return;
+    memcpy(path->token, door->token.data, sizeof path->token);
+    (void)dt_str_copy(path->node, sizeof path->node, door->node);
+    (void)dt_str_copy(path->boot_id, sizeof path->boot_id, door->boot_id);
+    (void)dt_str_copy(path->local, sizeof path->local, door->local);
+    (void)dt_str_copy(path->address, sizeof path->address,
+                      session->settings.has_tls ? "" : door->address);
+    path->uid = door->uid;
+    path->has_token = true;
+    if (path->state == DT_CLIENT_PATH_SPENT)
+        path->state = DT_CLIENT_PATH_IDLE;
+    dt_client_bulk_pump(session);
+}
