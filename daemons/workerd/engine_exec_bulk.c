@@ -270,13 +270,24 @@ static bool chunk_take(dt_exec_session_t *session, const dt_ring_message_t *mess
     return true; /* of a transfer that is over, or another engine's */
 }
 
+/* Bytes that a message moves. */
+static uint64_t moved_by(const dt_ring_message_t *message)
+{
+    dt_channel_chunk_t head;
+    if (message->size < sizeof head)
+        return message->size;
+    memcpy(&head, message->bytes, sizeof head);
+    return message->size + (head.flags & DT_CHANNEL_CHUNK_PLACED ? head.size : 0);
+}
+
 void dt_exec_bulk_read(dt_exec_session_t *session)
 {
     dt_ring_message_t message = {0};
-    for (uint64_t bytes = 0; bytes < DT_EXEC_AHEAD_MAX; bytes += message.size) {
+    for (uint64_t bytes = 0; bytes < DT_EXEC_AHEAD_MAX;) {
         session->is_stuck = false;
         if (dt_ring_peek(&session->bulk, &message) != DT_OK || !dt_exec_has_room(session))
             return;
+        bytes += moved_by(&message);
         session->is_stuck = !chunk_take(session, &message);
         if (session->is_stuck)
             return;
@@ -315,6 +326,7 @@ static dt_status_t place_whole(dt_exec_session_t *session, dt_exec_download_t *d
                                              download->bytes + download->sent, size, err));
         tell_placed(session, download, download->sent, size, &download->area,
                     download->area.place + download->sent);
+        dt_exec_kick(session);
         download->sent += size;
     }
     return DT_OK;
