@@ -1,4 +1,4 @@
-"""usage: device_nn.py [PART OF A NAME...]
+"""usage: device_nn.py [--seconds=S] [PART OF A NAME...]
 
 PyTorch's own module and optimizer databases on the device against the CPU, bit for bit: every module with every input set,
 forward and backward, in training and in evaluation; every optimizer with every option set and implementation, some steps."""
@@ -120,6 +120,9 @@ def modules(suite: devicetest.Suite) -> None:
     from torch.testing._internal.common_modules import module_db
 
     for info in module_db:
+        if suite.is_over():
+            print(f"time is up before module {info.name}")
+            return
         name = info.module_cls.__name__
         for is_training in (True, False):
             what = f"module {info.name} {'training' if is_training else 'evaluation'}"
@@ -135,6 +138,8 @@ def optimizers(suite: devicetest.Suite) -> None:
     from torch.testing._internal.common_optimizers import optim_db
 
     for info in optim_db:
+        if suite.is_over():
+            return
         name = info.optim_cls.__name__
         reason = OPTIMIZER_EXCEPTIONS.get(name)
         if reason:

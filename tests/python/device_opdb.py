@@ -7,7 +7,6 @@ What may differ, and why, is in opdb_exceptions.py; an exception that is none an
 
 import itertools
 import sys
-import time
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -129,23 +128,18 @@ def plan(entries: list[Any]) -> list[tuple[Any, torch.dtype, bool]]:
     return first + others
 
 
-def option(name: str, default: str) -> str:
-    return next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith(f"--{name}=")), default)
-
-
 def main() -> int:
     from torch.testing._internal.common_methods_invocations import op_db
 
-    part, parts = map(int, option("part", "0/1").split("/"))
+    part, parts = map(int, devicetest.option("part", "0/1").split("/"))
     is_whole = "--whole" in sys.argv
-    samples = 0 if is_whole else int(option("samples", "5"))
-    seconds = float(option("seconds", "1e9"))
+    samples = 0 if is_whole else int(devicetest.option("samples", "5"))
     suite = devicetest.Suite("device opdb" + (f" {part}" if parts > 1 else ""), devicetest.arguments())
     entries = [e for i, e in enumerate(op_db) if i % parts == part]
-    first, second = Pass(suite, samples, True), Pass(suite, 0 if is_whole else 2, False)
+    first, second = Pass(suite, samples, True), Pass(suite, samples, False)
     todo, begun = plan(entries), 0
     for entry, dtype, is_first in todo:
-        if time.monotonic() - suite.start > seconds:
+        if suite.is_over():
             break
         begun += 1
         (first if is_first else second).entry(entry, dtype)

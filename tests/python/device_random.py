@@ -224,13 +224,9 @@ def run_seed(seed: int, steps: int) -> None:
         raise
 
 
-def option(name: str, default: int) -> int:
-    return int(next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith(f"--{name}=")), default))
-
-
 def main() -> int:
     suite = devicetest.Suite("device random")
-    first, count, steps = option("seed", 1), option("count", 300), option("steps", 40)
+    first, count, steps = (int(devicetest.option(name, default)) for name, default in (("seed", "1"), ("count", "300"), ("steps", "40")))
     for seed in range(first, first + count):
         suite.check(f"program --seed={seed} --count=1", lambda seed=seed: run_seed(seed, steps))
     return suite.finish()

@@ -39,6 +39,7 @@ class Suite:
         self.passed, self.failed, self.skipped = 0, 0, 0
         self.start = time.monotonic()
         self.shown = self.start
+        self.seconds = float(option("seconds", "1e9"))
         signal.signal(signal.SIGALRM, ring)
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")
@@ -66,6 +67,10 @@ class Suite:
             self.progress()
         self.passed += 1
         return True
+
+    def is_over(self) -> bool:
+        """Whether --seconds have passed: what takes checks from a long list stops then."""
+        return time.monotonic() - self.start > self.seconds
 
     def progress(self) -> None:
         """A line each ten seconds."""
@@ -181,6 +186,11 @@ def both(program: Callable[[str], Any], seed: int = 0) -> None:
     want = program("cpu")
     torch.manual_seed(seed)
     expect_same(want, program(DEVICE))
+
+
+def option(name: str, default: str) -> str:
+    """The value of --name=VALUE on the command line."""
+    return next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith(f"--{name}=")), default)
 
 
 def arguments() -> list[str]:

@@ -18,6 +18,7 @@ def install() -> None:
     _refuse_dlpack()
     _compile_to_eager()
     _forward_ranges()
+    _loop_in_some_optimizers()
 
 
 def _is_ours(tensor: Any) -> bool:
@@ -155,3 +156,24 @@ def _forward_ranges() -> None:
         return leave(self, *raised)
 
     plain.__enter__, plain.__exit__ = __enter__, __exit__
+
+
+# ---- optimizers: PyTorch updates all parameters of a device in one call where it knows how (foreach), those of the CPU one by
+# one. Most give the same bits both ways; these three do not, and the CPU's bits are what is promised. foreach=True still works.
+
+
+def _loop_in_some_optimizers() -> None:
+    for name in ("asgd", "nadam", "radam"):
+        module = getattr(torch.optim, name, None)
+        plain = getattr(module, "_default_to_fused_or_foreach", None)
+        if plain is not None:
+            module._default_to_fused_or_foreach = _loop_on_device(plain)
+
+
+def _loop_on_device(plain: Any) -> Any:
+    @functools.wraps(plain)
+    def function(params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
+        if any(_is_ours(parameter) for parameter in params):
+            return False, False
+        return plain(params, differentiable, use_fused=use_fused)
+    return function

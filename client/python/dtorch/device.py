@@ -156,8 +156,8 @@ class Stream:
         synchronize(self.device)
 
     def query(self) -> bool:
-        """Whether everything issued so far has been executed."""
-        return self.record_event().query()
+        """Whether everything issued so far has been executed. Asks the device, and waits for its answer at most 20 ms."""
+        return self.record_event()._wait(0.02)
 
     def record_event(self, event: "Event | None" = None) -> "Event":
         """Put an event here in the stream; returns it."""
@@ -198,6 +198,13 @@ class Event:
         if self.enable_timing:
             self._future.result()
             self._seconds = time.perf_counter()
+
+    def _wait(self, seconds: float) -> bool:
+        try:
+            self._future.result(seconds)
+        except errors.WaitTimeout:
+            return False
+        return True
 
     def query(self) -> bool:
         """Whether everything before it has been executed; true of one that was not recorded."""

@@ -39,6 +39,7 @@ class Gpt(nn.Module):
         self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(LAYERS))), nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, letters, bias=False)
         self.head.weight = self.letter.weight
+        nn.init.normal_(self.letter.weight, std=0.02)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Shapes: (batch, sequence) to (batch, sequence, letters)."""
