@@ -300,7 +300,7 @@ typedef struct dt_client_cache {
     dt_buf_t body;         /* likewise */
 } dt_client_cache_t;
 
-/* What only the I/O thread touches. */
+/* What only the I/O thread touches, or the thread that stands in for it (dt_client_wait). */
 typedef struct dt_client_io {
     dt_loop_t *loop;
     dt_rpc_t *rpc;
@@ -342,8 +342,12 @@ typedef struct dt_client_io {
 struct dt_session {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint32_t generation; /* of the process: fork() makes it old */
-    uint32_t users;      /* tensors and futures, and 1 until dt_disconnect() */
+    uint64_t changes;      /* how often that was said */
+    uint32_t waiter_count; /* threads in dt_client_wait() */
+    bool may_defer;        /* who holds the lock is about to wait: a kick may be left to that */
+    bool must_kick;        /* it was left */
+    uint32_t generation;   /* of the process: fork() makes it old */
+    uint32_t users;        /* tensors and futures, and 1 until dt_disconnect() */
     dt_client_settings_t settings;
     dt_client_state_t state;
     dt_error_t end; /* ENDED: why. CONNECTING: what the last attempt said */
@@ -425,7 +429,11 @@ dt_status_t dt_client_forked(dt_error_t *err);
 dt_status_t dt_client_lock(dt_session_t *session, dt_error_t *err);
 /* One tensor or future less; frees an ended session with the last one. Lock held; releases it. */
 void dt_client_unuse_unlock(dt_session_t *session);
-/* Wait for `changed`. False: the deadline is over (INT64_MAX: none). Lock held. */
+/* Tell all who wait that something has changed. Lock held. */
+void dt_client_changed(dt_session_t *session);
+/* Wait for it. False: the deadline is over (INT64_MAX: none). Lock held, released meanwhile; the
+ * caller may do the I/O thread's work in that time, so what is I/O thread's is whoever's that turns
+ * (rpc/rpc.h, "Standing in"). */
 bool dt_client_wait(dt_session_t *session, int64_t deadline_ns);
 int64_t dt_client_deadline(int64_t timeout_ms);
 /* The session ends for good: everybody who waits learns why. Lock held. */
@@ -438,8 +446,9 @@ void dt_client_settings_fini(dt_client_settings_t *settings);
 
 /* ---- io.c: the I/O thread ---- */
 dt_status_t dt_client_io_start(dt_session_t *session, dt_error_t *err);
-void dt_client_io_kick(dt_session_t *session); /* any thread, lock held */
-void dt_client_io_pump(dt_session_t *session); /* I/O thread */
+void dt_client_io_kick(dt_session_t *session);  /* any thread, lock held */
+void dt_client_io_woken(dt_session_t *session); /* whoever turns: what a kick asks for */
+void dt_client_io_pump(dt_session_t *session);  /* I/O thread */
 void dt_client_io_welcome(dt_session_t *session, const Dtorch__V1__SessionWelcome *welcome);
 void dt_client_io_closed(dt_session_t *session); /* stops the thread if that was the last stream */
 void dt_client_io_send(dt_session_t *session, const ProtobufCMessage *up);

@@ -47,7 +47,7 @@ static void on_welcome(dt_session_t *session, const Dtorch__V1__SessionWelcome *
         DT_CONTAINER_OF(at, dt_client_query_t, link)->number = 0; /* ask again */
     if (session->state != DT_CLIENT_ENDED)
         session->state = DT_CLIENT_LIVE;
-    pthread_cond_broadcast(&session->changed);
+    dt_client_changed(session);
     pthread_mutex_unlock(&session->lock);
     dt_client_io_pump(session);
 }
@@ -85,7 +85,7 @@ static void on_answer(dt_session_t *session, const Dtorch__V1__SigAnswer *answer
             dt_client_failure_fill(query->failure, answer->error);
         break;
     }
-    pthread_cond_broadcast(&session->changed);
+    dt_client_changed(session);
     pthread_mutex_unlock(&session->lock);
 }
 

@@ -58,7 +58,7 @@ void dt_client_future_done(dt_future_t *future, dt_status_t status)
         session->users--;
         future_free(future);
     }
-    pthread_cond_broadcast(&session->changed);
+    dt_client_changed(session);
 }
 
 void dt_client_futures_end(dt_session_t *session)
@@ -240,8 +240,10 @@ bool dt_future_ready(dt_future_t *future)
 static bool await(dt_future_t *future, int64_t deadline_ns)
 {
     dt_session_t *session = future->session;
+    session->may_defer = true; /* a frame leaves from here, if nobody else turns */
     if (!future->is_done)
         dt_client_close_frame(session);
+    session->may_defer = false;
     while (!future->is_done && dt_client_wait(session, deadline_ns))
         ;
     return future->is_done;
@@ -327,6 +329,8 @@ void dt_future_free(dt_future_t *future)
     if (future->has_slot) { /* its bytes are coming: not any more */
         future->is_dropped = true;
         dt_client_future_done(future, DT_OK);
+        if (session->waiter_count > 0)
+            dt_client_io_kick(session); /* one of them may turn, and not hear of it */
         pthread_mutex_unlock(&session->lock);
         return;
     }

@@ -133,7 +133,7 @@ static dt_client_frame_t *take_frame(dt_session_t *session)
                           ? NULL
                           : DT_CONTAINER_OF(frame->link.next, dt_client_frame_t, link);
     if (session->unsent_bytes > DT_CLIENT_UNSENT_MAX)
-        pthread_cond_broadcast(&session->changed);
+        dt_client_changed(session);
     session->unsent_bytes -= frame->size;
     return frame;
 }
@@ -427,13 +427,13 @@ static void begin_close(dt_session_t *session)
     dt_client_io_closed(session);
 }
 
-static void on_wake(void *arg)
+void dt_client_io_woken(dt_session_t *session)
 {
-    dt_session_t *session = arg;
     dt_client_io_t *io = &session->io;
     pthread_mutex_lock(&session->lock);
     bool should_end = session->should_end;
     bool should_tick = session->is_ticking;
+    bool should_lend = session->waiter_count > 0 && session->state == DT_CLIENT_LIVE;
     pthread_mutex_unlock(&session->lock);
     if (should_end) {
         if (!io->is_closing)
@@ -446,11 +446,29 @@ static void on_wake(void *arg)
         dt_timer_arm(io->tick, dt_loop_now_ns() + DT_CLIENT_TICK_NS);
     }
     dt_client_io_pump(session);
+    if (should_lend)
+        dt_rpc_lend(io->rpc);
+}
+
+static void on_wake(void *arg)
+{
+    dt_client_io_woken(arg);
+}
+
+/* Who waits can have it now. */
+static void on_lent(void *arg)
+{
+    dt_session_t *session = arg;
+    pthread_mutex_lock(&session->lock);
+    pthread_cond_broadcast(&session->changed);
+    pthread_mutex_unlock(&session->lock);
 }
 
 void dt_client_io_kick(dt_session_t *session)
 {
-    if (session->wake)
+    if (session->may_defer)
+        session->must_kick = true;
+    else if (session->wake)
         dt_rpc_wake(session->wake);
 }
 
@@ -465,6 +483,7 @@ static dt_status_t set_up(dt_session_t *session, dt_error_t *err)
     if (session->settings.is_private)
         DT_TRY(dt_client_private_start(session, err));
     DT_TRY(dt_rpc_create(io->loop, NULL, &io->rpc, err));
+    dt_rpc_share(io->rpc, on_lent, session);
     DT_TRY(dt_timer_create(io->loop, on_tick, session, &io->tick, err));
     DT_TRY(dt_timer_create(io->loop, on_beat, session, &io->beat, err));
     DT_TRY(dt_timer_create(io->loop, on_redial, session, &io->redial, err));

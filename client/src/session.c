@@ -58,15 +58,55 @@ int64_t dt_client_deadline(int64_t timeout_ms)
     return ns;
 }
 
+void dt_client_changed(dt_session_t *session)
+{
+    session->changes++;
+    pthread_cond_broadcast(&session->changed);
+}
+
+/* Turn in the I/O thread's place until something has changed: what is waited for comes to this very
+ * thread. Lock held, released meanwhile. */
+static bool wait_leading(dt_session_t *session, bool must_pump, int64_t deadline_ns)
+{
+    uint64_t seen = session->changes;
+    bool is_late = false;
+    pthread_mutex_unlock(&session->lock);
+    if (must_pump)
+        dt_client_io_woken(session);
+    pthread_mutex_lock(&session->lock);
+    while (session->changes == seen && !is_late) {
+        pthread_mutex_unlock(&session->lock);
+        dt_rpc_turn(session->io.rpc, deadline_ns);
+        is_late = deadline_ns != INT64_MAX && dt_loop_now_ns() >= deadline_ns;
+        pthread_mutex_lock(&session->lock);
+    }
+    dt_rpc_leave(session->io.rpc, session->should_end);
+    if (session->waiter_count > 1) /* one of the others leads now */
+        pthread_cond_broadcast(&session->changed);
+    return session->changes != seen;
+}
+
 bool dt_client_wait(dt_session_t *session, int64_t deadline_ns)
 {
-    if (deadline_ns == INT64_MAX) {
+    bool is_changed = true;
+    bool must_pump = session->must_kick;
+    bool is_leader = session->wake && session->state == DT_CLIENT_LIVE && !session->should_end &&
+                     dt_rpc_lead(session->io.rpc);
+    session->must_kick = false;
+    session->waiter_count++;
+    if (must_pump && !is_leader)
+        dt_client_io_kick(session);
+    if (is_leader) {
+        is_changed = wait_leading(session, must_pump, deadline_ns);
+    } else if (deadline_ns == INT64_MAX) {
         pthread_cond_wait(&session->changed, &session->lock);
-        return true;
+    } else {
+        struct timespec until = {.tv_sec = deadline_ns / DT_CLOCK_SECOND_NS,
+                                 .tv_nsec = deadline_ns % DT_CLOCK_SECOND_NS};
+        is_changed = pthread_cond_timedwait(&session->changed, &session->lock, &until) != ETIMEDOUT;
     }
-    struct timespec until = {.tv_sec = deadline_ns / DT_CLOCK_SECOND_NS,
-                             .tv_nsec = deadline_ns % DT_CLOCK_SECOND_NS};
-    return pthread_cond_timedwait(&session->changed, &session->lock, &until) != ETIMEDOUT;
+    session->waiter_count--;
+    return is_changed;
 }
 
 void dt_client_end(dt_session_t *session, dt_status_t code, const char *text)
@@ -78,7 +118,7 @@ void dt_client_end(dt_session_t *session, dt_status_t code, const char *text)
     for (dt_list_t *at = session->queries.next; at != &session->queries; at = at->next)
         DT_CONTAINER_OF(at, dt_client_query_t, link)->is_done = true;
     dt_client_futures_end(session);
-    pthread_cond_broadcast(&session->changed);
+    dt_client_changed(session);
 }
 
 /* ---- memory ---- */

@@ -213,8 +213,10 @@ static dt_status_t ask(dt_session_t *session, const dt_buf_t *body, uint32_t vde
     query->failure = failure;
     dt_buf_init(&query->answer, DT_SIGNATURE_BYTES_MAX);
     dt_list_push(&session->queries, &query->link);
+    session->may_defer = true;
     dt_client_close_frame(session);
     dt_client_io_kick(session);
+    session->may_defer = false;
     while (!query->is_done && session->state != DT_CLIENT_ENDED)
         (void)dt_client_wait(session, INT64_MAX);
     dt_list_remove(&query->link);

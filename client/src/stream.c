@@ -236,7 +236,7 @@ void dt_client_accepted(dt_session_t *session, uint64_t sequence)
     if (sequence > session->acked_sequence)
         session->acked_sequence = sequence;
     if (has_room)
-        pthread_cond_broadcast(&session->changed);
+        dt_client_changed(session);
 }
 
 void dt_client_resume(dt_session_t *session, uint64_t next_sequence)
@@ -256,5 +256,5 @@ void dt_client_resume(dt_session_t *session, uint64_t next_sequence)
     }
     session->sent_sequence = session->acked_sequence;
     session->writer.epoch = session->epoch;
-    pthread_cond_broadcast(&session->changed);
+    dt_client_changed(session);
 }

@@ -51,6 +51,23 @@ DT_MUST_USE dt_status_t dt_rpc_create(dt_loop_t *loop,
 /* Run callbacks of gRPC and of the loop until dt_rpc_stop(). Blocking: yes. */
 void dt_rpc_run(dt_rpc_t *rpc);
 void dt_rpc_stop(dt_rpc_t *rpc); /* Threads: loop only */
+
+/* Standing in. A thread that waits for what the state thread would tell it can turn in its place,
+ * and is spared two wakes: dt_rpc_lend() makes the state thread step aside after this callback, and
+ * `lent` say so; then one other thread at a time may lead, turn, and leave. While it leads it is
+ * the state thread: all callbacks run on it. The state thread comes back by itself when nobody has
+ * led for DT_RPC_LINGER_NS, and at once for a wake that nobody is there to take.
+ * Threads: dt_rpc_share() before dt_rpc_run(); `lent` on the state thread, without a lock. */
+#define DT_RPC_LINGER_NS INT64_C(2000000)
+void dt_rpc_share(dt_rpc_t *rpc, void (*lent)(void *arg), void *arg);
+void dt_rpc_lend(dt_rpc_t *rpc); /* Threads: whoever turns. No effect when it is lent already */
+/* True: the caller leads. Threads: any, but never from a callback; `rpc` must live. */
+DT_MUST_USE bool dt_rpc_lead(dt_rpc_t *rpc);
+/* Wait for one event until `deadline_ns` and handle it. Threads: who leads. Blocking: yes. */
+void dt_rpc_turn(dt_rpc_t *rpc, int64_t deadline_ns);
+/* `is_over`: the state thread shall take over at once. */
+void dt_rpc_leave(dt_rpc_t *rpc, bool is_over);
+
 /* End. Every server must have been stopped and every stream and unary have ended; wakes freed.
  * Errors: INTERNAL if something is still open (nothing was freed). NULL is fine. Blocking: for
  * gRPC's own threads. The loop is not freed. */

@@ -10,12 +10,14 @@
 #include <grpc/support/alloc.h>
 #include <grpc/support/time.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 
 #include "base/list.h"
 #include "rpc/rpc.h"
 
 #define DT_RPC_NS_PER_MS INT64_C(1000000)
+#define DT_RPC_NS_PER_S  INT64_C(1000000000)
 #define DT_RPC_INT_ARG(name, number)                                                               \
     {                                                                                              \
         .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)(name), .value.integer = (number)      \
@@ -43,6 +45,19 @@ struct dt_rpc {
     pthread_mutex_t lock; /* guards is_closed against posts of other threads */
     bool is_closed;       /* lock; a batch after the queue's shutdown would abort the process */
     bool should_stop;
+    /* Who turns: the state thread, or another one that stands in for it (dt_rpc_share). */
+    pthread_mutex_t lead_lock;
+    pthread_cond_t lead_changed;
+    bool is_led;                   /* lead_lock; somebody turns */
+    bool is_lent;                  /* lead_lock; the state thread waits in park() */
+    bool is_recalled;              /* lead_lock; it is needed, since nobody turns */
+    bool waits_for_end;            /* lead_lock; it waits for the end of a turn, with no deadline */
+    int64_t left_ns;               /* lead_lock; when somebody last ceased to turn */
+    bool should_lend;              /* whoever turns */
+    _Atomic uint64_t posted_count; /* wakes posted */
+    _Atomic uint64_t handled_count; /* of them those that ran */
+    void (*lent)(void *arg);        /* NULL: nobody stands in */
+    void *lent_arg;
     size_t open_count;  /* streams, calls, unaries, servers, wakes */
     uint64_t stream_id; /* of the last stream */
     dt_list_t closing;  /* streams that end in order, by close_link */

@@ -220,8 +220,20 @@ static void free_parts(dt_rpc_t *rpc)
     if (rpc->stop_fd >= 0)
         (void)close(rpc->stop_fd);
     pthread_mutex_destroy(&rpc->lock);
+    pthread_cond_destroy(&rpc->lead_changed);
+    pthread_mutex_destroy(&rpc->lead_lock);
     free(rpc->buffer);
     free(rpc);
+}
+
+static void lead_init(dt_rpc_t *rpc)
+{
+    pthread_condattr_t attributes;
+    pthread_mutex_init(&rpc->lead_lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&rpc->lead_changed, &attributes);
+    pthread_condattr_destroy(&attributes);
 }
 
 dt_status_t dt_rpc_create(dt_loop_t *loop, void (*log_line)(int severity, const char *text),
@@ -235,6 +247,7 @@ dt_status_t dt_rpc_create(dt_loop_t *loop, void (*log_line)(int severity, const 
     rpc->arm_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
     rpc->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&rpc->lock, NULL);
+    lead_init(rpc);
     dt_list_init(&rpc->closing);
     dt_list_init(&rpc->tls);
     if (rpc->arm_fd < 0 || rpc->stop_fd < 0) {
@@ -266,32 +279,130 @@ dt_status_t dt_rpc_create(dt_loop_t *loop, void (*log_line)(int severity, const 
     return DT_OK;
 }
 
+/* ---- turning ---- */
+
+/* Until when the queue may be waited for: what the loop's timers and the caller want. */
+static gpr_timespec wait_end(int loop_ms, int64_t deadline_ns)
+{
+    gpr_timespec now = gpr_now(GPR_CLOCK_MONOTONIC);
+    gpr_timespec end = loop_ms < 0 ? gpr_inf_future(GPR_CLOCK_MONOTONIC)
+                                   : gpr_time_add(now, gpr_time_from_millis(loop_ms, GPR_TIMESPAN));
+    if (deadline_ns == INT64_MAX)
+        return end;
+    int64_t left_ns = deadline_ns - dt_loop_now_ns();
+    gpr_timespec other =
+        gpr_time_add(now, gpr_time_from_nanos(left_ns > 0 ? left_ns : 0, GPR_TIMESPAN));
+    return gpr_time_cmp(other, end) < 0 ? other : end;
+}
+
+void dt_rpc_turn(dt_rpc_t *rpc, int64_t deadline_ns)
+{
+    /* Timers must not starve under load: look at the clock each turn. */
+    int ms = dt_loop_timeout_ms(rpc->loop);
+    if (ms == 0) {
+        dt_loop_turn(rpc->loop);
+        if (rpc->should_stop)
+            return;
+        ms = dt_loop_timeout_ms(rpc->loop);
+    }
+    grpc_event event = grpc_completion_queue_next(rpc->queue, wait_end(ms, deadline_ns), NULL);
+    if (event.type != GRPC_OP_COMPLETE)
+        return;
+    dt_rpc_tag_t *tag = event.tag;
+    if (tag == &rpc->turn_tag) { /* the loop measures its own callbacks */
+        on_turn(rpc, true);
+        return;
+    }
+    int64_t begin_ns = dt_loop_measure_begin(rpc->loop);
+    tag->run(tag->arg, event.success != 0);
+    dt_loop_measure_end(rpc->loop, "rpc", begin_ns);
+}
+
+void dt_rpc_share(dt_rpc_t *rpc, void (*lent)(void *arg), void *arg)
+{
+    rpc->lent = lent;
+    rpc->lent_arg = arg;
+}
+
+void dt_rpc_lend(dt_rpc_t *rpc)
+{
+    rpc->should_lend = rpc->lent && !rpc->is_lent; /* is_lent stays what it is while one leads */
+}
+
+bool dt_rpc_lead(dt_rpc_t *rpc)
+{
+    pthread_mutex_lock(&rpc->lead_lock);
+    bool is_mine = rpc->is_lent && !rpc->is_led;
+    if (is_mine) {
+        rpc->is_led = true;
+        rpc->is_recalled = false; /* what it was needed for is now ours */
+    }
+    pthread_mutex_unlock(&rpc->lead_lock);
+    return is_mine;
+}
+
+void dt_rpc_leave(dt_rpc_t *rpc, bool is_over)
+{
+    pthread_mutex_lock(&rpc->lead_lock);
+    rpc->is_led = false;
+    rpc->left_ns = dt_loop_now_ns();
+    if (is_over || rpc->should_stop ||
+        atomic_load(&rpc->posted_count) != atomic_load(&rpc->handled_count))
+        rpc->is_recalled = true;
+    if (rpc->is_recalled || rpc->waits_for_end)
+        pthread_cond_signal(&rpc->lead_changed);
+    pthread_mutex_unlock(&rpc->lead_lock);
+}
+
+/* A wake was posted: somebody must be there to take it. */
+static void recall(dt_rpc_t *rpc)
+{
+    pthread_mutex_lock(&rpc->lead_lock);
+    if (rpc->is_lent && !rpc->is_led) {
+        rpc->is_recalled = true;
+        pthread_cond_signal(&rpc->lead_changed);
+    }
+    pthread_mutex_unlock(&rpc->lead_lock);
+}
+
+/* Step aside until one is needed, or others have not led for a while. */
+static void park(dt_rpc_t *rpc)
+{
+    rpc->should_lend = false;
+    pthread_mutex_lock(&rpc->lead_lock);
+    rpc->is_lent = true;
+    rpc->is_led = rpc->is_recalled = false;
+    rpc->left_ns = dt_loop_now_ns();
+    pthread_mutex_unlock(&rpc->lead_lock);
+    rpc->lent(rpc->lent_arg);
+    pthread_mutex_lock(&rpc->lead_lock);
+    for (;;) {
+        int64_t until_ns = rpc->left_ns + DT_RPC_LINGER_NS;
+        if (rpc->is_led) {
+            rpc->waits_for_end = true;
+            pthread_cond_wait(&rpc->lead_changed, &rpc->lead_lock);
+            rpc->waits_for_end = false;
+            continue;
+        }
+        if (rpc->is_recalled || dt_loop_now_ns() >= until_ns)
+            break;
+        const struct timespec until = {.tv_sec = until_ns / DT_RPC_NS_PER_S,
+                                       .tv_nsec = until_ns % DT_RPC_NS_PER_S};
+        (void)pthread_cond_timedwait(&rpc->lead_changed, &rpc->lead_lock, &until);
+    }
+    rpc->is_lent = false;
+    rpc->is_led = true;
+    pthread_mutex_unlock(&rpc->lead_lock);
+}
+
 void dt_rpc_run(dt_rpc_t *rpc)
 {
     rpc->should_stop = false;
+    rpc->is_led = true;
     while (!rpc->should_stop) {
-        /* Timers must not starve under load: look at the clock each turn. */
-        int ms = dt_loop_timeout_ms(rpc->loop);
-        if (ms == 0) {
-            dt_loop_turn(rpc->loop);
-            if (rpc->should_stop)
-                break;
-            ms = dt_loop_timeout_ms(rpc->loop);
-        }
-        gpr_timespec deadline = ms < 0 ? gpr_inf_future(GPR_CLOCK_MONOTONIC)
-                                       : gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                                      gpr_time_from_millis(ms, GPR_TIMESPAN));
-        grpc_event event = grpc_completion_queue_next(rpc->queue, deadline, NULL);
-        if (event.type != GRPC_OP_COMPLETE)
-            continue;
-        dt_rpc_tag_t *tag = event.tag;
-        if (tag == &rpc->turn_tag) { /* the loop measures its own callbacks */
-            on_turn(rpc, true);
-            continue;
-        }
-        int64_t begin_ns = dt_loop_measure_begin(rpc->loop);
-        tag->run(tag->arg, event.success != 0);
-        dt_loop_measure_end(rpc->loop, "rpc", begin_ns);
+        dt_rpc_turn(rpc, INT64_MAX);
+        if (rpc->should_lend && !rpc->should_stop)
+            park(rpc);
     }
 }
 
@@ -355,6 +466,7 @@ static void on_woken(void *arg, bool ok)
     pthread_mutex_lock(&wake->rpc->lock);
     bool is_freed = wake->is_freed;
     wake->is_posted = false; /* a wake from now on posts again, so none is lost */
+    atomic_fetch_add(&wake->rpc->handled_count, 1);
     pthread_mutex_unlock(&wake->rpc->lock);
     if (is_freed)
         free(wake);
@@ -377,12 +489,16 @@ dt_status_t dt_rpc_wake_create(dt_rpc_t *rpc, void (*run)(void *arg), void *arg,
 void dt_rpc_wake(void *arg)
 {
     dt_rpc_wake_t *wake = arg;
-    pthread_mutex_lock(&wake->rpc->lock);
-    if (!wake->is_posted && !wake->is_freed && !wake->rpc->is_closed) {
+    dt_rpc_t *rpc = wake->rpc;
+    pthread_mutex_lock(&rpc->lock);
+    if (!wake->is_posted && !wake->is_freed && !rpc->is_closed) {
         wake->is_posted = true;
-        dt_rpc_start(wake->rpc->post_call, NULL, 0, &wake->tag);
+        atomic_fetch_add(&rpc->posted_count, 1);
+        dt_rpc_start(rpc->post_call, NULL, 0, &wake->tag);
+        if (rpc->lent)
+            recall(rpc);
     }
-    pthread_mutex_unlock(&wake->rpc->lock);
+    pthread_mutex_unlock(&rpc->lock);
 }
 
 void dt_rpc_wake_free(dt_rpc_wake_t *wake)
