@@ -9,10 +9,10 @@ override CC := clang
 endif
 BUILD := build/$(PRESET)$(if $(filter-out fuzz,$(PRESET)),$(if $(filter clang%,$(notdir $(CC))),-clang))
 
-include mk/detect.mk mk/flags.mk mk/rules.mk mk/torch.mk mk/tests.mk mk/checks.mk mk/install.mk mk/tools.mk
+include mk/detect.mk mk/flags.mk mk/rules.mk mk/torch.mk mk/python.mk mk/tests.mk mk/checks.mk mk/install.mk mk/tools.mk
 
 .PHONY: all help clean
-all: $(LIB) $(PROGRAMS) $(CLIENT_SO) $(BACKENDS) ## build the daemons, dtorchctl, libdtorch and the torch backend
+all: $(LIB) $(PROGRAMS) $(CLIENT_SO) $(BACKENDS) $(DEVICE_SO) ## build the daemons, dtorchctl, libdtorch, the torch backend and device
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z%-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
 clean: ## remove the build folder

@@ -43,7 +43,8 @@
 #define DT_CLIENT_LINGER_NS     INT64_C(50000)
 #define DT_CLIENT_LINGER_LOOK   8u /* records between two looks at the clock */
 #define DT_CLIENT_TICK_NS       INT64_C(1000000)
-#define DT_CLIENT_TICKS_IDLE    32u     /* ticks without work, then they stop */
+#define DT_CLIENT_STOP_LOOK_NS  INT64_C(20000000) /* between two questions whether to wait on */
+#define DT_CLIENT_TICKS_IDLE    32u               /* ticks without work, then they stop */
 #define DT_CLIENT_ENVELOPE      8u      /* room in front of a frame for its tag and length */
 #define DT_CLIENT_FUTURES_MAX   200000u /* unconfirmed; below the controller's bound */
 #define DT_CLIENT_FAILURES_MAX  256u    /* unfetched ones that are kept */
@@ -409,6 +410,9 @@ struct dt_session {
     uint32_t source_count, source_index_cap;
     uint32_t source; /* number of the one in force; 0: unknown */
 
+    bool (*should_stop)(void *arg); /* dt_on_wait(); NULL: none */
+    void *stop_arg;
+
     dt_client_metas_t metas;
     dt_client_cache_t cache;
     dt_client_io_t io;
@@ -431,9 +435,9 @@ dt_status_t dt_client_lock(dt_session_t *session, dt_error_t *err);
 void dt_client_unuse_unlock(dt_session_t *session);
 /* Tell all who wait that something has changed. Lock held. */
 void dt_client_changed(dt_session_t *session);
-/* Wait for it. False: the deadline is over (INT64_MAX: none). Lock held, released meanwhile; the
- * caller may do the I/O thread's work in that time, so what is I/O thread's is whoever's that turns
- * (rpc/rpc.h, "Standing in"). */
+/* Wait for it. False: the deadline is over (INT64_MAX: none), or the program does not want to wait
+ * any longer (dt_on_wait()). Lock held, released meanwhile; the caller may do the I/O thread's work
+ * in that time, so what is I/O thread's is whoever's that turns (rpc/rpc.h, "Standing in"). */
 bool dt_client_wait(dt_session_t *session, int64_t deadline_ns);
 int64_t dt_client_deadline(int64_t timeout_ms);
 /* The session ends for good: everybody who waits learns why. Lock held. */

@@ -86,7 +86,7 @@ static bool wait_leading(dt_session_t *session, bool must_pump, int64_t deadline
     return session->changes != seen;
 }
 
-bool dt_client_wait(dt_session_t *session, int64_t deadline_ns)
+static bool wait_changed(dt_session_t *session, int64_t deadline_ns)
 {
     bool is_changed = true;
     bool must_pump = session->must_kick;
@@ -107,6 +107,31 @@ bool dt_client_wait(dt_session_t *session, int64_t deadline_ns)
     }
     session->waiter_count--;
     return is_changed;
+}
+
+bool dt_client_wait(dt_session_t *session, int64_t deadline_ns)
+{
+    bool (*should_stop)(void *) = session->should_stop;
+    void *arg = session->stop_arg;
+    int64_t look_ns = dt_loop_now_ns() + DT_CLIENT_STOP_LOOK_NS;
+    if (!should_stop || look_ns >= deadline_ns)
+        return wait_changed(session, deadline_ns);
+    if (wait_changed(session, look_ns))
+        return true;
+    pthread_mutex_unlock(&session->lock);
+    bool is_stopped = should_stop(arg);
+    pthread_mutex_lock(&session->lock);
+    return !is_stopped;
+}
+
+void dt_on_wait(dt_session_t *session, bool (*should_stop)(void *arg), void *arg)
+{
+    if (dt_client_is_forked(session))
+        return;
+    pthread_mutex_lock(&session->lock);
+    session->should_stop = should_stop;
+    session->stop_arg = arg;
+    pthread_mutex_unlock(&session->lock);
 }
 
 void dt_client_end(dt_session_t *session, dt_status_t code, const char *text)

@@ -120,6 +120,30 @@ static int by_use(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Forget `old` on both sides. */
+static dt_status_t drop(dt_session_t *session, dt_client_signature_t *const *old, uint32_t count,
+                        dt_error_t *err)
+{
+    dt_client_cache_t *cache = &session->cache;
+    dt_status_t status = DT_OK;
+    for (uint32_t i = 0; i < count; i++)
+        old[i]->is_dropped = true; /* now, so that nobody finds it while the lock is released */
+    dt_client_cache_forget_dropped(cache);
+    for (uint32_t i = 0; status == DT_OK && i < count; i++) {
+        char text[16];
+        dt_record_t record;
+        int len = snprintf(text, sizeof text, "%" PRIu32, old[i]->id);
+        record.kind = DT_RECORD_SET_OPTION;
+        memset(&record.note, 0, sizeof record.note);
+        record.note.what = DT_OPTION_DROP_SIGNATURE;
+        record.note.text = text;
+        record.note.text_bytes = (uint32_t)len;
+        cache->live_count--;
+        status = dt_client_append(session, &record, err);
+    }
+    return status;
+}
+
 /* Drop a part of those that were not used for longest. */
 static dt_status_t drop_some(dt_session_t *session, dt_error_t *err)
 {
@@ -133,21 +157,9 @@ static dt_status_t drop_some(dt_session_t *session, dt_error_t *err)
         if (!cache->signatures[i]->is_dropped && !cache->signatures[i]->is_pinned)
             old[count++] = cache->signatures[i];
     qsort(old, count, sizeof *old, by_use);
-    for (uint32_t i = 0; i < count && i < DT_CLIENT_SIGNATURES / 8; i++)
-        old[i]->is_dropped = true; /* now, so that nobody finds it while the lock is released */
-    dt_client_cache_forget_dropped(cache);
-    for (uint32_t i = 0; status == DT_OK && i < count && i < DT_CLIENT_SIGNATURES / 8; i++) {
-        char text[16];
-        dt_record_t record;
-        int len = snprintf(text, sizeof text, "%" PRIu32, old[i]->id);
-        record.kind = DT_RECORD_SET_OPTION;
-        memset(&record.note, 0, sizeof record.note);
-        record.note.what = DT_OPTION_DROP_SIGNATURE;
-        record.note.text = text;
-        record.note.text_bytes = (uint32_t)len;
-        cache->live_count--;
-        status = dt_client_append(session, &record, err);
-    }
+    if (count > DT_CLIENT_SIGNATURES / 8)
+        count = DT_CLIENT_SIGNATURES / 8;
+    status = drop(session, old, count, err);
     free(old);
     if (status == DT_OK && count == 0)
         status = dt_fail(err, DT_ERR_LIMIT, "dt", DT_CLIENT_SIGNATURES,
@@ -217,9 +229,15 @@ static dt_status_t ask(dt_session_t *session, const dt_buf_t *body, uint32_t vde
     dt_client_close_frame(session);
     dt_client_io_kick(session);
     session->may_defer = false;
-    while (!query->is_done && session->state != DT_CLIENT_ENDED)
-        (void)dt_client_wait(session, INT64_MAX);
+    bool is_waiting = true;
+    while (!query->is_done && session->state != DT_CLIENT_ENDED && is_waiting)
+        is_waiting = dt_client_wait(session, INT64_MAX);
     dt_list_remove(&query->link);
+    if (!is_waiting && !query->is_done && session->state != DT_CLIENT_ENDED) {
+        dt_error_t err;
+        (void)dt_fail(&err, DT_ERR_TIMEOUT, "dt", 0, "the program did not wait for the answer");
+        return dt_client_failure_from(failure, &err);
+    }
     if (!query->is_done || session->state == DT_CLIENT_ENDED)
         return dt_client_failure_from(failure, &session->end);
     return failure->error.code;
@@ -501,6 +519,28 @@ dt_status_t dt_signature_infer(dt_session_t *session, const dt_operation_t *oper
         *ret_signature = signature->id;
     }
     pthread_mutex_unlock(&session->lock);
+    return status;
+}
+
+dt_status_t dt_signature_drop(dt_session_t *session, const uint32_t *signatures, uint32_t count,
+                              dt_error_t *err)
+{
+    dt_client_signature_t **old = malloc((count ? count : 1) * sizeof *old);
+    uint32_t known = 0;
+    if (!old)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory to drop signatures");
+    dt_status_t status = dt_client_lock(session, err);
+    if (status != DT_OK) {
+        free(old);
+        return status;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (signatures[i] < session->cache.signature_count &&
+            !session->cache.signatures[signatures[i]]->is_dropped)
+            old[known++] = session->cache.signatures[signatures[i]];
+    status = drop(session, old, known, err);
+    pthread_mutex_unlock(&session->lock);
+    free(old);
     return status;
 }
 

@@ -359,6 +359,12 @@ DT_API dt_status_t dt_disconnect(dt_session_t *session, int64_t timeout_ms, dt_f
  * devices. Errors: DT_ERR_TIMEOUT. An operator's failure is no error here. */
 DT_API dt_status_t dt_synchronize(dt_session_t *session, int64_t timeout_ms, dt_error_t *err);
 
+/* While a function waits for the cluster, ask now and then (every 20 ms) whether to wait on.
+ * `should_stop` runs on the waiting thread and may take its time, but not call into the session;
+ * once it gives true the function returns DT_ERR_TIMEOUT, and what it would have done is not done.
+ * NULL: not any more. Not while another thread is waiting. */
+DT_API void dt_on_wait(dt_session_t *session, bool (*should_stop)(void *arg), void *arg);
+
 /* Send what is in the open frame now. Seldom wanted: it goes by itself within 1 ms. */
 DT_API dt_status_t dt_flush(dt_session_t *session, dt_error_t *err);
 
@@ -510,6 +516,11 @@ DT_API dt_status_t dt_signature_infer(dt_session_t *session, const dt_operation_
 DT_API dt_status_t dt_signature_outputs(dt_session_t *session, uint32_t signature,
                                         const dt_output_t **ret_outputs, uint32_t *ret_count,
                                         uint32_t *ret_flags);
+
+/* Signatures that will not be used any more: a session has at most 16,000, and those whose number
+ * the program knows are not dropped by themselves. Unknown ones are passed over. Blocking: flow. */
+DT_API dt_status_t dt_signature_drop(dt_session_t *session, const uint32_t *signatures,
+                                     uint32_t count, dt_error_t *err);
 
 /* Submit one operator. Shapes: `inputs` has an id for each input, `scalars` a number (INT, DOUBLE,
  * TRUE, FALSE, NONE) for each DYNAMIC argument, ret_outputs gets an id for each output that is

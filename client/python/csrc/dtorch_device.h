@@ -72,6 +72,9 @@ typedef struct dt_device_python {
      * `size` bytes with the NUL, and return 1; 0: not a place of the program (the next outer frame
      * is asked). Keep the code object alive: it is known by its address from now on. */
     int (*resolve)(void *code, uint64_t instruction, char *ret_place, size_t size);
+    int (*gil_check)(void);              /* PyGILState_Check */
+    void *(*save_thread)(void);          /* PyEval_SaveThread */
+    void (*restore_thread)(void *state); /* PyEval_RestoreThread */
 } dt_device_python_t;
 DT_API int dt_device_python(const dt_device_python_t *python);
 

@@ -177,6 +177,7 @@ dt_status_t device_open(void *, const dt_backend_device_options_t *options, void
         c10::SetStackTraceFetcher(std::function<std::string()>([] { return std::string(); }));
         device->where = place_of(options->info);
         device->threads = options->threads;
+        register_operators();
         install_allocator(options->memory);
         if (!device->where.is_cpu())
             at::globalContext().lazyInitDevice(device->where.type());

@@ -1,0 +1,100 @@
+// Composite operators that ask which kind of device they are on. They must decompose as on the kind
+// of device that executes, the CPU, or values differ.
+#include "composites.h"
+
+#include <ATen/ATen.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+
+#include "internal.h"
+
+namespace dt_pu
+{
+
+/* Else native_dropout, with other rounding and other draws than the CPU's. */
+at::Tensor dropout(const at::Tensor &input, double p, bool train)
+{
+    TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+    if (p == 0 || !train || input.sym_numel() == 0)
+        return input;
+    if (p == 1)
+        return input.mul(at::zeros({}, input.options()));
+    at::Tensor noise = at::empty_like(input).bernoulli_(1 - p).div_(1 - p);
+    return input * noise;
+}
+
+at::Tensor &dropout_(at::Tensor &input, double p, bool train)
+{
+    TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+    if (p == 0 || !train || input.sym_numel() == 0)
+        return input;
+    if (p == 1)
+        return input.mul_(at::zeros({}, input.options()));
+    at::Tensor noise = at::empty_like(input).bernoulli_(1 - p).div_(1 - p);
+    return input.mul_(noise);
+}
+
+namespace
+{
+
+/* The CPU's own choice: it reads metadata only. Conditions differ between versions, so they are not
+ * written again here. */
+int64_t sdp_choice(const at::Tensor &query, const at::Tensor &key_, const at::Tensor &value,
+                   const std::optional<at::Tensor> &mask, double dropout_p, bool is_causal,
+                   std::optional<double> scale, bool enable_gqa)
+{
+    using Choice =
+        int64_t(const at::Tensor &, const at::Tensor &, const at::Tensor &,
+                const std::optional<at::Tensor> &, double, bool, std::optional<double>, bool);
+    static auto handle = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("aten::_fused_sdp_choice", "")
+                             .typed<Choice>();
+    return handle.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), query, key_, value, mask,
+                             dropout_p, is_causal, scale, enable_gqa);
+}
+
+} // namespace
+} // namespace dt_pu
+
+namespace at::native
+{
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &dt_pu::sdp_choice)
+} // namespace at::native
+
+namespace dt_pu
+{
+
+/* PyTorch calls these two on accelerators, where the CPU goes step by step: the same steps, in the
+ * CPU's order, out of place, so that autograd can follow. */
+
+static at::Tensor with_bias(const at::Tensor &gates, const std::optional<at::Tensor> &bias)
+{
+    return bias && bias->defined() ? gates + *bias : gates;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor>
+lstm_cell(const at::Tensor &input_gates, const at::Tensor &hidden_gates, const at::Tensor &cx,
+          const std::optional<at::Tensor> &input_bias, const std::optional<at::Tensor> &hidden_bias)
+{
+    at::Tensor gates = with_bias(hidden_gates, hidden_bias) + with_bias(input_gates, input_bias);
+    auto chunks = gates.unsafe_chunk(4, 1);
+    at::Tensor in = chunks[0].sigmoid(), forget_gate = chunks[1].sigmoid();
+    at::Tensor cell = chunks[2].tanh(), out = chunks[3].sigmoid();
+    at::Tensor cy = (forget_gate * cx).add(in * cell);
+    return {out * cy.tanh(), cy, at::empty({0}, input_gates.options())};
+}
+
+std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
+                                            const at::Tensor &hidden_gates, const at::Tensor &hx,
+                                            const std::optional<at::Tensor> &input_bias,
+                                            const std::optional<at::Tensor> &hidden_bias)
+{
+    auto in = with_bias(input_gates, input_bias).unsafe_chunk(3, 1);
+    auto hidden = with_bias(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
+    at::Tensor reset = hidden[0].add(in[0]).sigmoid();
+    at::Tensor update = hidden[1].add(in[1]).sigmoid();
+    at::Tensor fresh = in[2].add(hidden[2].mul(reset)).tanh();
+    return {(hx - fresh).mul(update).add(fresh), at::empty({0}, input_gates.options())};
+}
+
+} // namespace dt_pu

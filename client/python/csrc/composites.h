@@ -1,0 +1,23 @@
+/* Composites that are decomposed by hand; see composites.cpp. */
+#ifndef DT_PYTHON_COMPOSITES_H
+#define DT_PYTHON_COMPOSITES_H
+#include <ATen/core/Tensor.h>
+#include <optional>
+#include <tuple>
+
+namespace dt_pu
+{
+
+at::Tensor dropout(const at::Tensor &input, double p, bool train);
+at::Tensor &dropout_(at::Tensor &input, double p, bool train);
+std::tuple<at::Tensor, at::Tensor, at::Tensor>
+lstm_cell(const at::Tensor &input_gates, const at::Tensor &hidden_gates, const at::Tensor &cx,
+          const std::optional<at::Tensor> &input_bias,
+          const std::optional<at::Tensor> &hidden_bias);
+std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
+                                            const at::Tensor &hidden_gates, const at::Tensor &hx,
+                                            const std::optional<at::Tensor> &input_bias,
+                                            const std::optional<at::Tensor> &hidden_bias);
+
+} // namespace dt_pu
+#endif

@@ -1,0 +1,292 @@
+// Bytes between the program and the device.
+#include <ATen/ATen.h>
+#include <cstring>
+#include <unordered_map>
+
+#include "internal.h"
+
+namespace dt_pu
+{
+namespace
+{
+
+constexpr size_t keep_bytes = (size_t)16 << 20; /* above it an upload is waited for, not copied */
+
+/* The order of a tensor's dims in memory, outermost first. */
+std::vector<int64_t> memory_order(const at::Tensor &tensor)
+{
+    std::vector<int64_t> order((size_t)tensor.dim());
+    for (size_t i = 0; i < order.size(); i++)
+        order[i] = (int64_t)i;
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return tensor.stride(a) > tensor.stride(b) ||
+               (tensor.stride(a) == tensor.stride(b) && tensor.size(a) > tensor.size(b));
+    });
+    return order;
+}
+
+void upload_done(void *arg)
+{
+    auto *sent = static_cast<std::shared_ptr<std::atomic<bool>> *>(arg);
+    (*sent)->store(true, std::memory_order_release);
+    (*sent)->notify_all();
+    delete sent;
+}
+
+} // namespace
+
+/* Contiguous, without lazy bits: as the wire wants it. */
+uint64_t upload(const at::Tensor &cpu, uint32_t vdev, const Geometry **ret_geometry)
+{
+    at::Tensor plain = cpu.resolve_conj().resolve_neg().contiguous();
+    dt_session_t *now = session();
+    dt_tensor_t *tensor = nullptr;
+    dt_upload_t from{};
+    dt_error_t err;
+    static const char nothing[1] = {0};
+    from.struct_size = sizeof from;
+    from.dtype = (dt_dtype_t)plain.scalar_type();
+    from.ndim = (unsigned)plain.dim();
+    from.sizes = plain.sizes().data();
+    from.data = plain.numel() ? plain.const_data_ptr() : nothing;
+    from.vdev = vdev;
+    std::shared_ptr<std::atomic<bool>> is_sent;
+    if (plain.nbytes() >= keep_bytes) {
+        is_sent = std::make_shared<std::atomic<bool>>(false);
+        from.release = upload_done;
+        from.arg = new std::shared_ptr<std::atomic<bool>>(is_sent);
+    }
+    must(dt_tensor_upload(now, &from, &tensor, &err), err);
+    counters().uploads++;
+    if (is_sent)
+        is_sent->wait(false);
+    *ret_geometry = geometry_of(plain.scalar_type(), plain.sizes(), nullptr);
+    return dt_tensor_disown(tensor);
+}
+
+/* ---- waiting ---- */
+
+void wait_for(dt_future_t *future)
+{
+    auto failure = std::make_unique<dt_failure_t>();
+    if (dt_future_wait(future, -1, failure.get()) != DT_OK)
+        raise(*failure);
+}
+
+at::Tensor wait_and_take(dt_future_t *future)
+{
+    std::unique_ptr<dt_future_t, void (*)(dt_future_t *)> hold(future, dt_future_free);
+    const void *data;
+    size_t size;
+    dt_meta_t meta;
+    counters().waits++;
+    wait_for(future);
+    TORCH_CHECK(dt_future_meta(future, &meta) == DT_OK &&
+                    dt_future_data(future, &data, &size) == DT_OK,
+                "a value came without metadata");
+    auto options = at::TensorOptions().dtype((c10::ScalarType)meta.dtype).device(at::kCPU);
+    at::Tensor value = at::empty(at::IntArrayRef(meta.sizes, meta.ndim), options);
+    if (size)
+        memcpy(value.mutable_data_ptr(), data, size);
+    return value;
+}
+
+static dt_future_t *ask(const at::Tensor &tensor)
+{
+    dt_future_t *future = nullptr;
+    dt_error_t err;
+    dt_session_t *now = session();
+    note_place();
+    Lock lock(recorder());
+    must(dt_fetch_id(now, wire_id(tensor), &future, &err), err);
+    return future;
+}
+
+at::Tensor fetch(const at::Tensor &tensor)
+{
+    return wait_and_take(ask(tensor));
+}
+
+void synchronize()
+{
+    dt_session_t *now = if_session();
+    dt_error_t err;
+    if (now)
+        must(dt_synchronize(now, -1, &err), err);
+}
+
+/* ---- copy_ ---- */
+
+namespace
+{
+
+/* A CPU tensor becomes the content of a storage that it fills: nothing to copy on the device. The
+ * device's tensor is contiguous; the wanted order of dims is a view of it. */
+bool adopt(const at::Tensor &self, const at::Tensor &source)
+{
+    Storage *storage = storage_of(self);
+    if (storage->id || source.scalar_type() != self.scalar_type() ||
+        source.sizes() != self.sizes() || self.storage_offset() != 0 || self.is_conj() ||
+        self.is_neg() || !self.is_non_overlapping_and_dense() ||
+        self.nbytes() != self.storage().nbytes())
+        return false;
+    const Geometry *geometry;
+    std::vector<int64_t> order = memory_order(self);
+    at::Tensor physical = self.is_contiguous() ? source : source.permute(order);
+    storage->id = upload(physical, storage->vdev, &geometry);
+    storage->session = session_number();
+    storage->base = geometry;
+    if (!self.is_contiguous())
+        note_permuted(geometry, geometry_of(self), order);
+    return true;
+}
+
+void send_copy(const at::Tensor &self, uint64_t source, const Geometry *from)
+{
+    Storage *storage = storage_of(self);
+    uint64_t ids[2] = {wire_id(self), source};
+    const Geometry *inputs[2] = {geometry_of(self), from};
+    dt_value_t args[2] = {dt_arg_tag(DT_VALUE_TENSOR), dt_arg_tag(DT_VALUE_TENSOR)};
+    args[0].handle = args[1].handle = &args;
+    (void)submit_piece(
+        {"aten::copy_", args, 2, inputs, ids, 2, storage->vdev, inputs[0], DT_ALIAS_IN_PLACE});
+}
+
+void copy_in(const at::Tensor &self, const at::Tensor &source)
+{
+    const Geometry *geometry;
+    (void)session();
+    note_place();
+    Lock lock(recorder());
+    if (adopt(self, source))
+        return;
+    uint64_t id = upload(source, storage_of(self)->vdev, &geometry);
+    send_copy(self, id, geometry);
+    dt_free_ids(session(), &id, 1);
+}
+
+} // namespace
+
+at::Tensor &copy_(at::Tensor &self, const at::Tensor &source, bool)
+{
+    if (self.device().type() != kind) {
+        self.copy_(fetch(source));
+        return self;
+    }
+    if (source.device().type() != kind) {
+        TORCH_CHECK(source.device().is_cpu(), "dtorch: copying from ", source.device(),
+                    " is not supported");
+        copy_in(self, source);
+        return self;
+    }
+    if (storage_of(self)->vdev != storage_of(source)->vdev) {
+        copy_in(self, fetch(source));
+        return self;
+    }
+    (void)session();
+    note_place();
+    Lock lock(recorder());
+    uint64_t id = wire_id(source);
+    send_copy(self, id, geometry_of(source));
+    return self;
+}
+
+at::Scalar local_scalar_dense(const at::Tensor &self)
+{
+    return fetch(self).item();
+}
+
+/* Compared on the device, so that one value comes back. */
+bool equal(const at::Tensor &a, const at::Tensor &b)
+{
+    TORCH_CHECK(a.device() == b.device(),
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                a.device(), " and ", b.device(), "!");
+    TORCH_CHECK(a.scalar_type() == b.scalar_type(), "Expected object of data type ",
+                a.scalar_type(), " but got data type ", b.scalar_type(),
+                " for argument #2 'other'");
+    if (a.sizes() != b.sizes())
+        return false;
+    return a.numel() == 0 || a.eq(b).all().item<bool>();
+}
+
+/* ---- fetching without waiting: numbers for Python ---- */
+
+namespace
+{
+
+struct Futures {
+    std::mutex lock;
+    std::unordered_map<int64_t, std::shared_ptr<dt_future_t>> table;
+    int64_t next = 1;
+};
+
+Futures &futures()
+{
+    static auto *made = new Futures;
+    return *made;
+}
+
+std::shared_ptr<dt_future_t> future_of(int64_t number)
+{
+    Futures &f = futures();
+    std::lock_guard<std::mutex> hold(f.lock);
+    auto known = f.table.find(number);
+    TORCH_CHECK(known != f.table.end(), "there is no fetch ", number);
+    return known->second;
+}
+
+} // namespace
+
+int64_t fetch_start(const at::Tensor &tensor)
+{
+    std::shared_ptr<dt_future_t> future(ask(tensor), dt_future_free);
+    Futures &f = futures();
+    dt_session_t *now = session();
+    std::lock_guard<std::mutex> hold(f.lock);
+    (void)dt_flush(now, nullptr);
+    f.table.emplace(f.next, std::move(future));
+    return f.next++;
+}
+
+bool fetch_done(int64_t number)
+{
+    return dt_future_ready(future_of(number).get());
+}
+
+bool fetch_wait(int64_t number, int64_t timeout_ms)
+{
+    auto future = future_of(number);
+    auto failure = std::make_unique<dt_failure_t>();
+    dt_status_t status = dt_future_wait(future.get(), timeout_ms, failure.get());
+    if (status != DT_OK && (status != DT_ERR_TIMEOUT || is_interrupted()))
+        raise(*failure);
+    return status == DT_OK;
+}
+
+void fetch_drop(int64_t number)
+{
+    Futures &f = futures();
+    std::lock_guard<std::mutex> hold(f.lock);
+    f.table.erase(number);
+}
+
+at::Tensor fetch_take(int64_t number)
+{
+    auto future = future_of(number);
+    dt_meta_t meta;
+    const void *data;
+    size_t size;
+    wait_for(future.get());
+    fetch_drop(number);
+    TORCH_CHECK(dt_future_meta(future.get(), &meta) == DT_OK &&
+                    dt_future_data(future.get(), &data, &size) == DT_OK,
+                "a value came without metadata");
+    auto options = at::TensorOptions().dtype((c10::ScalarType)meta.dtype).device(at::kCPU);
+    /* The future owns the bytes, and the tensor the future. */
+    return at::from_blob(
+        const_cast<void *>(data), at::IntArrayRef(meta.sizes, meta.ndim),
+        [future](void *) { (void)future; }, options);
+}
+
+} // namespace dt_pu

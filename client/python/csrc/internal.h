@@ -1,0 +1,366 @@
+/* Inside libdtorch_torch.so: the PyTorch device "dtorch" over libdtorch.
+ *
+ *   an operator of the program
+ *     -> PrivateUse1 kernel (register.cpp), boxed
+ *     -> key over (overload, attributes, the operands' geometries)      record.cpp
+ *     -> signature, known (a cache hit) or worked out once              metadata.cpp
+ *     -> dt_submit(): a record in libdtorch's open frame
+ *     -> results: new tensors of known geometry, no value
+ *
+ * A tensor of PyTorch is (storage, geometry). The storage's context, dt_pu::Storage, owns the ids
+ * that the cluster knows: that of the base tensor, which fills the storage, and those of views of
+ * it that were operands. View operators (views.cpp) only note how a geometry came about; what was
+ * noted is sent when such a tensor becomes an operand.
+ *
+ * Threads: any may issue operators (autograd's backward runs in one of its own). `recorder()`
+ * guards the storages' ids, the tables of signatures and chains; it is held while a record is
+ * appended, which may wait for the cluster, and never while Python is called. Storages are freed
+ * without it. Nothing here is destroyed at exit: threads may still run then. */
+#ifndef DT_PYTHON_INTERNAL_H
+#define DT_PYTHON_INTERNAL_H
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <dtorch/dtorch.h>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtorch_device.h"
+
+namespace dt_pu
+{
+
+using Stack = torch::jit::Stack;
+constexpr auto kind = c10::DeviceType::PrivateUse1;
+constexpr auto key = c10::DispatchKey::PrivateUse1;
+
+/* ---- geometry (storage.cpp): sizes, strides, element type, lazy bits, offset; interned ---- */
+
+struct Geometry {
+    dt_meta_t meta;
+    int64_t offset;    /* elements */
+    uint32_t number;   /* names it in keys */
+    size_t span_bytes; /* of storage, from its begin to the last element's end */
+    bool equals(const at::TensorBase &tensor) const;
+};
+
+/* The one of a tensor's present sizes, strides, ... Ownership: lives for ever. Throws when it has
+ * more dimensions than the wire. Threads: recorder held. */
+const Geometry *geometry_of(const at::TensorBase &tensor);
+const Geometry *geometry_of(const dt_meta_t &meta, int64_t offset);
+/* That of a new contiguous tensor, or with `strides`. */
+const Geometry *geometry_of(c10::ScalarType type, at::IntArrayRef sizes,
+                            const at::IntArrayRef *strides);
+
+/* ---- storages (storage.cpp) ---- */
+
+struct View {
+    const Geometry *geometry;
+    uint64_t id;
+};
+
+struct Storage {
+    uint64_t id = 0;                /* of the base tensor; 0: nothing was sent yet */
+    const Geometry *base = nullptr; /* of the base tensor; NULL: not decided */
+    uint32_t vdev = 0;
+    uint32_t session = 0; /* generation that `id` belongs to */
+    std::vector<View> views;
+    char *address = nullptr; /* what data_ptr() gives; not to be read */
+    size_t bytes = 0;        /* counted in the statistics */
+    bool is_live = false;
+};
+
+constexpr size_t views_max = 128; /* of one storage; the oldest goes then */
+
+c10::Allocator *allocator();
+c10::DataPtr allocate(size_t bytes, uint32_t vdev);
+/* Throws for memory that is not the device's. */
+Storage *storage_of(const c10::Storage &storage);
+inline Storage *storage_of(const at::TensorBase &tensor)
+{
+    return storage_of(tensor.storage());
+}
+/* A new tensor; with `id` its value is on its way. */
+at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id);
+/* Forget all ids: the storage's content is something else from now on. Recorder held. */
+void forget(Storage *storage);
+void free_ids(const Storage *storage, const uint64_t *ids, uint32_t count);
+void resize_bytes(Storage *storage, size_t bytes);
+
+/* ---- operators (schema.cpp) ---- */
+
+enum class Kind : uint8_t {
+    tensor,
+    tensors,
+    integer,
+    real,
+    scalar,
+    dtype,
+    layout,
+    memory_format,
+    boolean,
+    generator,
+    device,
+    storage,
+    other, /* lists, strings: written as they are */
+};
+
+struct Argument {
+    Kind kind;
+    bool is_list;
+    int32_t written; /* return that is this argument, written in place; -1: none */
+};
+
+struct Op {
+    c10::OperatorHandle handle;
+    std::string name; /* "aten::add.Tensor" */
+    std::vector<Argument> arguments;
+    std::vector<int32_t> aliases; /* a return is this argument, written; -1: new */
+    bool is_all_alias = true;     /* no return is new */
+    bool has_list = false;        /* a return is a list */
+    bool is_out = false;          /* what is written is an `out` argument: it may be resized */
+    bool is_dynamic = false;      /* sizes of results depend on values */
+    bool is_index = false;        /* ... only with a mask among the indices */
+    bool takes_cpu = false;       /* indices may lie on the CPU */
+    bool draws = false;
+    bool is_pointwise = false;
+    bool shapes_by_value = false; /* numbers shape the results: arange and its like */
+    bool is_meta_refused = false; /* recorder held */
+    std::optional<c10::SafeKernelFunction> meta, view;
+    explicit Op(const c10::OperatorHandle &h) : handle(h)
+    {
+    }
+};
+
+Op *make_op(const c10::OperatorHandle &handle); /* lives for ever */
+Op *find_op(const char *name, const char *overload = "");
+const std::vector<Op *> &all_ops();
+
+/* ---- calls (record.cpp) ---- */
+
+std::mutex &recorder();
+/* Nobody waits for the recorder with the GIL: who holds the recorder may want the GIL. */
+struct Lock : public std::unique_lock<std::mutex> {
+    explicit Lock(std::mutex &m);
+};
+
+/* Run a registered operator: arguments are taken from the stack, results put there. */
+void record(Op &op, Stack *stack);
+/* The id of a tensor for an operand, sending what it needs first. Recorder held. */
+uint64_t wire_id(const at::Tensor &tensor);
+
+/* An operator of the library itself, without PyTorch's stack. */
+struct Piece {
+    const char *name;
+    const dt_value_t *args; /* tensors as non-NULL handles */
+    uint32_t arg_count;
+    const Geometry *const *inputs;
+    const uint64_t *ids; /* (input_count) */
+    uint32_t input_count;
+    uint32_t vdev;
+    const Geometry *output; /* NULL: there is none, or it is input 0 written in place */
+    dt_alias_t alias;       /* of the output */
+};
+/* Submit; returns the output's id, or 0. Recorder held. */
+uint64_t submit_piece(const Piece &piece);
+
+/* ---- signatures (signatures.cpp, metadata.cpp) ---- */
+
+struct Output {
+    dt_alias_t alias;
+    uint32_t input;           /* operand that it is */
+    const Geometry *geometry; /* NULL: known only afterwards */
+};
+
+struct Signature {
+    uint32_t number;
+    uint32_t id_count;
+    bool depends; /* metadata of results depends on values */
+    std::vector<Output> outputs;
+    std::vector<uint32_t> lists; /* per return: a list's length, UINT32_MAX: no list */
+    uint64_t used = 0;
+};
+
+/* What a call is looked up by. */
+struct Key {
+    std::vector<uint8_t> bytes;
+    void clear()
+    {
+        bytes.clear();
+    }
+    template <typename T> void put(T value)
+    {
+        put_bytes(&value, sizeof value);
+    }
+    void put_bytes(const void *data, size_t size)
+    {
+        size_t at = bytes.size();
+        bytes.resize(at + size);
+        memcpy(bytes.data() + at, data, size);
+    }
+    std::string_view view() const
+    {
+        return {reinterpret_cast<const char *>(bytes.data()), bytes.size()};
+    }
+};
+
+/* Recorder held in all three. NULL: not known. A signature stays valid while the recorder is held,
+ * and through the wait for the results of a call that uses it. */
+Signature *find_signature(const Key &key);
+Signature *add_signature(std::string key, std::unique_ptr<Signature> made);
+void forget_signatures(); /* the session has ended */
+
+/* What a call is made of, in the slow path. */
+struct Call {
+    Op *op;
+    const Stack *stack; /* the last op->arguments.size() values */
+    const std::vector<const Geometry *> *operands;
+    uint32_t vdev;
+    bool has_mask; /* among the indices of aten::index */
+};
+/* Work out the results and define. Recorder held; it is released while the cluster is asked.
+ * Throws what the operator raises. */
+std::unique_ptr<Signature> work_out(const Call &call);
+/* Values of a call for libdtorch; they live in `memory`. Numbers that change become DYNAMIC if
+ * `with_dynamic`. */
+struct ValueMemory {
+    std::deque<std::vector<int64_t>> ints;
+    std::deque<std::vector<double>> reals;
+    std::deque<std::vector<uint8_t>> bools;
+    std::deque<std::vector<void *>> handles;
+    std::deque<std::vector<dt_value_t>> values;
+    std::deque<std::string> texts;
+};
+std::vector<dt_value_t> values_of(const Call &call, bool with_dynamic, ValueMemory &memory);
+/* A number is brought by each submission and is no part of the signature. */
+bool is_dynamic_number(const Op &op, const Argument &argument, const c10::IValue &number);
+dt_value_t value_of_number(const c10::IValue &number, ValueMemory *memory);
+c10::IValue number_in(const at::Tensor &wrapped);
+
+/* Take the C++ Meta kernels of all operators that have one. */
+int take_meta_kernels();
+
+/* ---- views (views.cpp) ---- */
+
+/* Run a view operator: nothing is sent. */
+void record_view(Op &op, Stack *stack);
+/* The id of a view, sending its operators if that has not happened. Recorder held. */
+uint64_t view_id(Storage *storage, const Geometry *view);
+/* `view` is `base` with its dims in another order: dim i of base is dim order[i] of view. Recorder
+ * held. */
+void note_permuted(const Geometry *base, const Geometry *view, const std::vector<int64_t> &order);
+/* Send an empty base tensor if nothing was sent yet. Recorder held. */
+void ensure_base(Storage *storage, const at::TensorBase &tensor);
+
+/* ---- bytes in and out (copy.cpp) ---- */
+
+uint64_t upload(const at::Tensor &cpu, uint32_t vdev, const Geometry **ret_geometry);
+at::Tensor fetch(const at::Tensor &tensor);
+at::Tensor wait_and_take(dt_future_t *future); /* takes `future` */
+void wait_for(dt_future_t *future);
+
+int64_t fetch_start(const at::Tensor &tensor);
+bool fetch_done(int64_t number);
+bool fetch_wait(int64_t number, int64_t timeout_ms);
+at::Tensor fetch_take(int64_t number);
+void fetch_drop(int64_t number);
+at::Tensor &copy_(at::Tensor &self, const at::Tensor &source, bool non_blocking);
+at::Scalar local_scalar_dense(const at::Tensor &self);
+
+/* ---- tensors without a value (allocate.cpp) ---- */
+
+at::Tensor empty(at::IntArrayRef size, std::optional<c10::ScalarType> type,
+                 std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                 std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> format);
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
+                         std::optional<c10::ScalarType> type, std::optional<c10::Layout> layout,
+                         std::optional<c10::Device> device, std::optional<bool> pin_memory);
+at::Tensor efficient_zero_tensor(at::IntArrayRef size, std::optional<c10::ScalarType> type,
+                                 std::optional<c10::Layout> layout,
+                                 std::optional<c10::Device> device, std::optional<bool> pin_memory);
+const at::Tensor &resize_(const at::Tensor &self, at::IntArrayRef size,
+                          std::optional<c10::MemoryFormat> format);
+at::Tensor &set_source_storage_offset(at::Tensor &self, c10::Storage source, int64_t offset,
+                                      at::IntArrayRef size, at::IntArrayRef stride);
+at::Tensor &set_source_storage(at::Tensor &self, c10::Storage source);
+at::Tensor &set_nothing(at::Tensor &self);
+void resize_storage(const c10::Storage &handle, size_t bytes);
+/* Send an uninitialised tensor; args: sizes, strides, dtype. Recorder held. */
+uint64_t empty_on(uint32_t vdev, const Geometry *geometry, const dt_value_t *args);
+
+/* ---- the session (session.cpp) ---- */
+
+dt_session_t *session();    /* connects at first use; throws */
+uint32_t session_number();  /* generation; 0: none yet */
+dt_session_t *if_session(); /* NULL: none */
+uint32_t vdev_count();
+uint32_t current_vdev();
+void set_current_vdev(uint32_t vdev);
+void check_vdev(int64_t index);
+void synchronize();                      /* throws; waits in slices */
+std::string binding_text(uint32_t vdev); /* "node03 cpu:0" */
+
+struct Counters {
+    std::atomic<uint64_t> operators, hits, metas, rules, asked, waits, views, uploads;
+};
+Counters &counters();
+
+/* ---- random streams (random.cpp) ---- */
+
+constexpr size_t generator_state_bytes = 5056; /* of a CPU generator */
+
+const at::Generator &default_generator();
+at::Generator new_generator();
+uint32_t stream_of(const at::Generator &generator);
+void seed_default(uint64_t seed);
+void session_began(dt_session_t *session); /* seeds again what was seeded before */
+
+/* ---- places (frames.cpp) ---- */
+
+/* Find which line of the program issues what follows. Recorder not held: Python may be called. */
+void note_place();
+/* Tell the session. Recorder held. */
+void mark_place(dt_session_t *session);
+bool place_here(char *ret_place, size_t size);
+/* libdtorch asks it while a thread waits: has a signal's handler raised something? */
+bool should_stop(void *);
+bool is_interrupted(); /* this thread's last wait ended by that */
+void raise_if_interrupted();
+extern dt_device_python_t python;
+
+/* ---- errors (errors.cpp) ---- */
+
+[[noreturn]] void raise(const dt_failure_t &failure);
+[[noreturn]] void raise(const dt_error_t &error);
+/* A signal's handler has raised this Python exception; takes all three. */
+[[noreturn]] void raise_interrupted(void *type, void *value, void *traceback);
+inline void must(dt_status_t status, const dt_error_t &error)
+{
+    if (C10_UNLIKELY(status != DT_OK))
+        raise(error);
+}
+/* Run the body of a C function: exceptions become statuses. */
+int guarded(const std::function<int()> &body) noexcept;
+void keep_failure(const dt_failure_t &failure);
+bool last_failure(dt_failure_t *ret_failure);
+void set_error_text(const std::string &text);
+const char *error_text();
+void set_exception(const char *kind_name, void *type);
+
+void register_device();
+int register_all();
+std::string place_of(const at::Tensor &tensor);
+int64_t wire_id_of(const at::Tensor &tensor);
+bool equal(const at::Tensor &a, const at::Tensor &b);
+
+} // namespace dt_pu
+#endif

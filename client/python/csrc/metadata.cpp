@@ -1,0 +1,486 @@
+// What comes out of a call: C++ Meta kernels of this process, else the cluster's answer.
+//
+// PyTorch's Python registers Meta functions of its own over the C++ kernels; those are slow, want
+// the interpreter, and some are wrong. take_meta_kernels() is called while they are taken out, and
+// keeps the kernels that are registered for Meta itself: they dispatch to nothing that Python owns.
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "internal.h"
+
+namespace dt_pu
+{
+
+/* ---- numbers ---- */
+
+c10::IValue number_in(const at::Tensor &wrapped)
+{
+    switch (wrapped.scalar_type()) {
+    case c10::kBool:
+        return *static_cast<const bool *>(wrapped.const_data_ptr());
+    case c10::kLong:
+        return *static_cast<const int64_t *>(wrapped.const_data_ptr());
+    case c10::kDouble:
+        return *static_cast<const double *>(wrapped.const_data_ptr());
+    default: {
+        at::Scalar number = wrapped.item();
+        if (number.isComplex())
+            return number.toComplexDouble();
+        return number.isFloatingPoint() ? c10::IValue(number.toDouble())
+                                        : c10::IValue(number.toLong());
+    }
+    }
+}
+
+dt_value_t value_of_number(const c10::IValue &number, ValueMemory *memory)
+{
+    if (number.isBool())
+        return dt_arg_bool(number.toBool());
+    if (number.isInt())
+        return dt_arg_int(number.toInt());
+    if (number.isDouble())
+        return dt_arg_double(number.toDouble());
+    auto complex = number.toComplexDouble();
+    memory->reals.push_back({complex.real(), complex.imag()});
+    dt_value_t value = dt_arg_tag(DT_VALUE_COMPLEX);
+    value.doubles = memory->reals.back().data();
+    return value;
+}
+
+/* A float never shapes a result, but for arange and its like; an integer does not where it is a
+ * value, as in the pointwise operators. */
+bool is_dynamic_number(const Op &op, const Argument &argument, const c10::IValue &number)
+{
+    if (op.shapes_by_value)
+        return false;
+    if (argument.kind == Kind::real)
+        return number.isDouble();
+    if (argument.kind != Kind::scalar && argument.kind != Kind::tensor)
+        return false;
+    return number.isDouble() || (number.isInt() && op.is_pointwise);
+}
+
+/* ---- values for libdtorch ---- */
+
+namespace
+{
+
+/* Only its being there counts: inputs are named apart. */
+void *const some_handle = reinterpret_cast<void *>(1);
+
+dt_value_t value_of_tensor(const at::Tensor &tensor, const Op &op, const Argument &argument,
+                           bool with_dynamic, ValueMemory &memory)
+{
+    if (!tensor.defined())
+        return dt_arg_none();
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.device().is_cpu()) {
+        c10::IValue number = number_in(tensor);
+        if (with_dynamic && is_dynamic_number(op, argument, number))
+            return dt_arg_tag(DT_VALUE_DYNAMIC);
+        return value_of_number(number, &memory);
+    }
+    dt_value_t value = dt_arg_tag(DT_VALUE_TENSOR);
+    value.handle = some_handle;
+    return value;
+}
+
+dt_value_t value_of_text(const std::string &text, ValueMemory &memory)
+{
+    memory.texts.push_back(text);
+    return dt_arg_str(memory.texts.back().data(), (uint32_t)text.size());
+}
+
+dt_value_t value_of_tensors(at::ArrayRef<c10::IValue> list, ValueMemory &memory)
+{
+    auto &handles = memory.handles.emplace_back();
+    for (const c10::IValue &item : list)
+        handles.push_back(item.isTensor() && item.toTensor().defined() ? some_handle : nullptr);
+    dt_value_t value = dt_arg_tag(DT_VALUE_TENSORS);
+    value.count = (uint32_t)handles.size();
+    value.handles = handles.data();
+    return value;
+}
+
+bool all_are(at::ArrayRef<c10::IValue> list, bool (c10::IValue::*is)() const)
+{
+    for (const c10::IValue &item : list)
+        if (!(item.*is)())
+            return false;
+    return true;
+}
+
+dt_value_t value_of_numbers(at::ArrayRef<c10::IValue> list, ValueMemory &memory)
+{
+    if (all_are(list, &c10::IValue::isInt)) {
+        auto &ints = memory.ints.emplace_back();
+        for (const c10::IValue &item : list)
+            ints.push_back(item.toInt());
+        return dt_arg_ints(ints.data(), (uint32_t)ints.size());
+    }
+    if (all_are(list, &c10::IValue::isDouble)) {
+        auto &reals = memory.reals.emplace_back();
+        for (const c10::IValue &item : list)
+            reals.push_back(item.toDouble());
+        return dt_arg_doubles(reals.data(), (uint32_t)reals.size());
+    }
+    auto &values = memory.values.emplace_back();
+    for (const c10::IValue &item : list)
+        values.push_back(item.isString() ? value_of_text(item.toStringRef(), memory)
+                                         : value_of_number(item, &memory));
+    dt_value_t value =
+        dt_arg_tag(all_are(list, &c10::IValue::isString) ? DT_VALUE_STRS : DT_VALUE_VALUES);
+    value.count = (uint32_t)values.size();
+    value.values = values.data();
+    return value;
+}
+
+dt_value_t value_of_list(const c10::IValue &v, const Argument &argument, ValueMemory &memory)
+{
+    auto list = v.toListRef();
+    if (argument.kind == Kind::tensors)
+        return value_of_tensors(list, memory);
+    if (v.isBoolList()) {
+        auto &bools = memory.bools.emplace_back();
+        for (const c10::IValue &item : list)
+            bools.push_back(item.toBool());
+        return dt_arg_bools(bools.data(), (uint32_t)bools.size());
+    }
+    return value_of_numbers(list, memory);
+}
+
+dt_value_t value_of_int(const Argument &argument, const c10::IValue &v, ValueMemory &memory)
+{
+    if (v.isInt() && argument.kind == Kind::dtype)
+        return dt_arg_number(DT_VALUE_DTYPE, v.toInt());
+    if (v.isInt() && argument.kind == Kind::layout)
+        return dt_arg_number(DT_VALUE_LAYOUT, v.toInt());
+    if (v.isInt() && argument.kind == Kind::memory_format)
+        return dt_arg_number(DT_VALUE_MEMORY_FORMAT, v.toInt());
+    return value_of_number(v, &memory);
+}
+
+dt_value_t value_of(const Op &op, const Argument &argument, const c10::IValue &v, bool with_dynamic,
+                    ValueMemory &memory)
+{
+    if (v.isTensor())
+        return value_of_tensor(v.toTensor(), op, argument, with_dynamic, memory);
+    if (v.isNone())
+        return dt_arg_none();
+    if (v.isList())
+        return value_of_list(v, argument, memory);
+    if (v.isString())
+        return value_of_text(v.toStringRef(), memory);
+    if (v.isGenerator())
+        return dt_arg_generator(stream_of(v.toGenerator()));
+    if (v.isDevice()) {
+        dt_value_t value = dt_arg_number(DT_VALUE_DEVICE, 0);
+        value.index = -1;
+        return value;
+    }
+    if (with_dynamic && is_dynamic_number(op, argument, v))
+        return dt_arg_tag(DT_VALUE_DYNAMIC);
+    return value_of_int(argument, v, memory);
+}
+
+/* ---- Meta kernels ---- */
+
+struct MetaInputs {
+    const Call &call;
+    std::vector<std::pair<const c10::TensorImpl *, at::Tensor>> made;
+
+    at::Tensor of(const at::Tensor &tensor)
+    {
+        if (!tensor.defined() || (tensor.device().is_cpu() && tensor.dim() == 0))
+            return tensor;
+        for (auto &[from, to] : made)
+            if (from == tensor.unsafeGetTensorImpl())
+                return to;
+        at::Tensor meta =
+            at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+        if (tensor.is_conj())
+            meta._set_conj(true);
+        if (tensor.is_neg())
+            meta._set_neg(true);
+        made.emplace_back(tensor.unsafeGetTensorImpl(), meta);
+        return meta;
+    }
+
+    c10::IValue of(const Argument &argument, const c10::IValue &v)
+    {
+        if (v.isTensor())
+            return of(v.toTensor());
+        if (v.isDevice())
+            return c10::Device(c10::DeviceType::Meta);
+        if (v.isGenerator())
+            return c10::IValue();
+        if (v.isTensorList()) {
+            std::vector<at::Tensor> list;
+            for (const at::Tensor &tensor : v.toTensorVector())
+                list.push_back(of(tensor));
+            return list;
+        }
+        if (argument.kind == Kind::tensors) {
+            c10::List<std::optional<at::Tensor>> list;
+            for (const c10::IValue &item : v.toListRef())
+                list.push_back(item.isNone() ? std::optional<at::Tensor>()
+                                             : std::optional<at::Tensor>(of(item.toTensor())));
+            return list;
+        }
+        return v;
+    }
+};
+
+Output output_of(const at::Tensor &tensor)
+{
+    if (!tensor.defined())
+        return {DT_ALIAS_NONE, 0, nullptr};
+    const Geometry *geometry = geometry_of(tensor);
+    return {DT_ALIAS_FRESH, 0, geometry->offset ? geometry_of(geometry->meta, 0) : geometry};
+}
+
+/* Which operand an argument is: tensors are counted in the order of the schema. */
+uint32_t operand_of(const Call &call, size_t argument)
+{
+    const size_t begin = call.stack->size() - call.op->arguments.size();
+    auto is_operand = [](const c10::IValue &v) {
+        return v.isTensor() && v.toTensor().defined() &&
+               !(v.toTensor().unsafeGetTensorImpl()->is_wrapped_number() &&
+                 v.toTensor().device().is_cpu());
+    };
+    uint32_t operand = 0;
+    for (size_t i = 0; i < argument; i++) {
+        const c10::IValue &v = (*call.stack)[begin + i];
+        if (v.isList() && call.op->arguments[i].kind == Kind::tensors) {
+            for (const c10::IValue &item : v.toListRef())
+                operand += is_operand(item);
+        } else {
+            operand += is_operand(v);
+        }
+    }
+    return operand;
+}
+
+/* Results as they stand on a stack. False: a shape that we cannot give. */
+bool read_results(const Call &call, Stack &results, Signature &signature)
+{
+    const Op &op = *call.op;
+    for (size_t i = 0; i < results.size(); i++) {
+        signature.lists.push_back(UINT32_MAX);
+        if (op.aliases[i] >= 0) {
+            uint32_t operand = operand_of(call, (size_t)op.aliases[i]);
+            if (!results[i].isTensor())
+                return false;
+            Output out = output_of(results[i].toTensor());
+            signature.outputs.push_back({DT_ALIAS_IN_PLACE, operand, out.geometry});
+        } else if (results[i].isTensorList()) {
+            auto list = results[i].toTensorVector();
+            signature.lists.back() = (uint32_t)list.size();
+            for (const at::Tensor &tensor : list)
+                signature.outputs.push_back(output_of(tensor));
+        } else if (results[i].isTensor() || results[i].isNone()) {
+            signature.outputs.push_back(
+                output_of(results[i].isTensor() ? results[i].toTensor() : at::Tensor()));
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* False: there is no kernel that answers. Throws what the operator itself would raise. */
+bool ask_meta(const Call &call, Signature &signature)
+{
+    Op &op = *call.op;
+    if (!op.meta || op.is_meta_refused)
+        return false;
+    MetaInputs inputs{call, {}};
+    Stack stack;
+    const size_t begin = call.stack->size() - op.arguments.size();
+    for (size_t i = 0; i < op.arguments.size(); i++)
+        stack.push_back(inputs.of(op.arguments[i], (*call.stack)[begin + i]));
+    try {
+        at::AutoDispatchBelowADInplaceOrView guard;
+        op.meta->callBoxed(op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    } catch (const c10::NotImplementedError &) {
+        op.is_meta_refused = true;
+        return false;
+    } catch (const c10::Error &error) {
+        std::string text = error.what_without_backtrace();
+        if (text.find("meta tensor") == std::string::npos && text.find("Meta") == std::string::npos)
+            throw;
+        op.is_meta_refused = true;
+        return false;
+    }
+    counters().metas++;
+    return read_results(call, stack, signature);
+}
+
+/* ---- the other answers ---- */
+
+/* Written in place, as it was. */
+void take_aliases(const Call &call, Signature &signature)
+{
+    const size_t begin = call.stack->size() - call.op->arguments.size();
+    for (int32_t argument : call.op->aliases) {
+        uint32_t operand = operand_of(call, (size_t)argument);
+        const c10::IValue &v = (*call.stack)[begin + (size_t)argument];
+        size_t count = v.isList() ? v.toListRef().size() : 1;
+        signature.lists.push_back(UINT32_MAX);
+        for (size_t i = 0; i < count; i++, operand++)
+            signature.outputs.push_back({DT_ALIAS_IN_PLACE, operand, (*call.operands)[operand]});
+    }
+}
+
+struct Definition {
+    std::vector<dt_value_t> args;
+    ValueMemory memory;
+    std::vector<dt_operand_t> operands;
+    dt_operation_t operation;
+};
+
+std::unique_ptr<Definition> describe(const Call &call, bool with_dynamic)
+{
+    auto made = std::make_unique<Definition>();
+    made->args = values_of(call, with_dynamic, made->memory);
+    for (const Geometry *geometry : *call.operands)
+        made->operands.push_back({geometry->meta, call.vdev});
+    made->operation = {call.op->name.c_str(), made->args.data(), (uint32_t)made->args.size(),
+                       (uint32_t)made->operands.size(), made->operands.data()};
+    return made;
+}
+
+/* Results depend on values: as many as the schema says. */
+void take_unknown(const Call &call, Signature &signature)
+{
+    TORCH_CHECK_NOT_IMPLEMENTED(!call.op->has_list, call.op->name,
+                                ": how many results there are depends on values");
+    signature.depends = true;
+    for (int32_t argument : call.op->aliases) {
+        signature.lists.push_back(UINT32_MAX);
+        if (argument >= 0) {
+            uint32_t operand = operand_of(call, (size_t)argument);
+            signature.outputs.push_back({DT_ALIAS_IN_PLACE, operand,
+                                         call.op->is_out ? nullptr : (*call.operands)[operand]});
+        } else {
+            signature.outputs.push_back({DT_ALIAS_FRESH, 0, nullptr});
+        }
+    }
+}
+
+/* The cluster's outputs are flat: lists take what is left over. */
+void take_flat(const Call &call, const dt_output_t *outputs, uint32_t count, Signature &signature)
+{
+    uint32_t singles = 0;
+    for (const c10::Argument &result : call.op->handle.schema().returns())
+        singles += result.type()->kind() != c10::TypeKind::ListType;
+    for (const c10::Argument &result : call.op->handle.schema().returns())
+        signature.lists.push_back(result.type()->kind() == c10::TypeKind::ListType ? count - singles
+                                                                                   : UINT32_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        bool has_meta = outputs[i].alias != DT_ALIAS_NONE;
+        signature.outputs.push_back({(dt_alias_t)outputs[i].alias, outputs[i].input,
+                                     has_meta ? geometry_of(outputs[i].meta, 0) : nullptr});
+    }
+}
+
+/* Recorder held, and released while waiting. */
+void ask_cluster(const Call &call, Signature &signature)
+{
+    auto definition = describe(call, false);
+    auto failure = std::make_unique<dt_failure_t>();
+    const dt_output_t *outputs;
+    uint32_t number, count, flags;
+    uint32_t max = call.op->has_list ? 4096 : (uint32_t)call.op->aliases.size();
+    dt_session_t *now = session();
+    counters().asked++;
+    recorder().unlock();
+    dt_status_t status =
+        dt_signature_infer(now, &definition->operation, max, &number, failure.get());
+    recorder().lock();
+    if (status != DT_OK)
+        raise(*failure);
+    if (dt_signature_outputs(now, number, &outputs, &count, &flags) != DT_OK)
+        TORCH_CHECK(false, "signature ", number, " is not known");
+    if (flags & DT_SIGNATURE_DEPENDS)
+        take_unknown(call, signature);
+    else
+        take_flat(call, outputs, count, signature);
+}
+
+bool has_many(const Call &call)
+{
+    return call.operands->size() > 16;
+}
+
+void answer(const Call &call, Signature &signature)
+{
+    const Op &op = *call.op;
+    if (op.is_dynamic && (!op.is_index || call.has_mask)) {
+        take_unknown(call, signature);
+        return;
+    }
+    if (op.is_all_alias && !op.is_out) {
+        Signature ignored{};
+        if (!has_many(call))
+            (void)ask_meta(call, ignored); /* for its errors */
+        take_aliases(call, signature);
+        return;
+    }
+    if (ask_meta(call, signature))
+        return;
+    signature.outputs.clear();
+    signature.lists.clear();
+    ask_cluster(call, signature);
+}
+
+} // namespace
+
+std::vector<dt_value_t> values_of(const Call &call, bool with_dynamic, ValueMemory &memory)
+{
+    const size_t begin = call.stack->size() - call.op->arguments.size();
+    std::vector<dt_value_t> values;
+    for (size_t i = 0; i < call.op->arguments.size(); i++)
+        values.push_back(value_of(*call.op, call.op->arguments[i], (*call.stack)[begin + i],
+                                  with_dynamic, memory));
+    return values;
+}
+
+std::unique_ptr<Signature> work_out(const Call &call)
+{
+    auto made = std::make_unique<Signature>();
+    std::vector<dt_output_t> outputs;
+    dt_error_t err;
+    answer(call, *made);
+    auto definition = describe(call, true);
+    for (const Output &from : made->outputs) {
+        dt_output_t out{};
+        out.alias = (uint8_t)from.alias;
+        out.input = from.input;
+        if (from.geometry)
+            out.meta = from.geometry->meta;
+        else if (from.alias != DT_ALIAS_NONE)
+            must(dt_describe(DT_DTYPE_F32, 0, nullptr, nullptr, &out.meta, &err), err);
+        made->id_count += from.alias == DT_ALIAS_FRESH || from.alias == DT_ALIAS_VIEW;
+        outputs.push_back(out);
+    }
+    uint32_t flags =
+        (call.op->draws ? DT_SIGNATURE_DRAWS : 0) | (made->depends ? DT_SIGNATURE_DEPENDS : 0);
+    must(dt_signature_define(session(), &definition->operation, outputs.data(),
+                             (uint32_t)outputs.size(), flags, &made->number, &err),
+         err);
+    return made;
+}
+
+int take_meta_kernels()
+{
+    int count = 0;
+    for (Op *op : all_ops()) {
+        if (!op->handle.hasKernelForDispatchKey(c10::DispatchKey::Meta))
+            continue;
+        op->meta = op->handle.getComputedKernelForDispatchKey(c10::DispatchKey::Meta);
+        count++;
+    }
+    return count;
+}
+
+} // namespace dt_pu

@@ -1,0 +1,402 @@
+// The boxed kernel: a call becomes a key, the key a signature, the signature a record.
+#include <cstring>
+
+#include "internal.h"
+
+namespace dt_pu
+{
+namespace
+{
+
+/* What one call is made of; a thread's own, kept for its memory. */
+struct Scratch {
+    Key key;
+    std::vector<uint64_t> ids;
+    std::vector<const Geometry *> operands;
+    std::vector<dt_value_t> scalars;
+    std::vector<uint64_t> temporaries; /* uploads for this call alone */
+    std::vector<uint64_t> outputs;
+    int64_t vdev; /* -1: not known yet */
+    bool has_mask;
+    /* After a call, or when the one before did not come that far. */
+    void free_temporaries()
+    {
+        if (C10_LIKELY(temporaries.empty()))
+            return;
+        if (dt_session_t *now = if_session())
+            dt_free_ids(now, temporaries.data(), (uint32_t)temporaries.size());
+        temporaries.clear();
+    }
+    void clear()
+    {
+        free_temporaries();
+        key.clear();
+        ids.clear();
+        operands.clear();
+        scalars.clear();
+        vdev = -1;
+        has_mask = false;
+    }
+};
+
+thread_local Scratch scratch;
+
+[[noreturn]] void other_device(int64_t vdev, const at::Tensor &tensor)
+{
+    std::string here = "dtorch:" + std::to_string(vdev < 0 ? 0 : vdev);
+    TORCH_CHECK(false,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                here, " and ", tensor.device(), "!");
+}
+
+/* ---- arguments ---- */
+
+void put_operand(Scratch &s, const Op &op, const at::Tensor &tensor)
+{
+    const Geometry *geometry;
+    uint64_t id;
+    if (C10_LIKELY(tensor.device().type() == kind)) {
+        Storage *storage = storage_of(tensor);
+        if (C10_UNLIKELY(s.vdev >= 0 && storage->vdev != (uint32_t)s.vdev))
+            other_device(s.vdev, tensor);
+        s.vdev = storage->vdev;
+        if (C10_LIKELY(storage->id && storage->base->equals(tensor) &&
+                       storage->session == session_number())) {
+            id = storage->id;
+            geometry = storage->base;
+        } else {
+            id = wire_id(tensor);
+            geometry = storage->base->equals(tensor) ? storage->base : geometry_of(tensor);
+        }
+    } else {
+        if (!tensor.device().is_cpu() || (tensor.dim() > 0 && !op.takes_cpu))
+            other_device(s.vdev, tensor);
+        id = upload(tensor, s.vdev < 0 ? current_vdev() : (uint32_t)s.vdev, &geometry);
+        s.temporaries.push_back(id);
+    }
+    if (op.is_index && (tensor.scalar_type() == c10::kBool || tensor.scalar_type() == c10::kByte))
+        s.has_mask |= !s.ids.empty();
+    s.ids.push_back(id);
+    s.operands.push_back(geometry);
+    s.key.put('T');
+    s.key.put(geometry->number);
+}
+
+void put_number(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
+{
+    bool is_dynamic = is_dynamic_number(op, argument, v);
+    s.key.put(v.isInt() ? 'i' : v.isDouble() ? 'd' : v.isBool() ? 'b' : 'c');
+    s.key.put(is_dynamic);
+    if (is_dynamic) {
+        s.scalars.push_back(value_of_number(v, nullptr));
+    } else if (v.isComplexDouble()) {
+        auto number = v.toComplexDouble();
+        s.key.put(number);
+    } else if (v.isDouble()) {
+        s.key.put(v.toDouble());
+    } else {
+        s.key.put(v.isBool() ? (int64_t)v.toBool() : v.toInt());
+    }
+}
+
+void put_tensor(Scratch &s, const Op &op, const Argument &argument, const at::Tensor &tensor)
+{
+    if (!tensor.defined())
+        s.key.put('n');
+    else if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.device().is_cpu())
+        put_number(s, op, argument, number_in(tensor));
+    else
+        put_operand(s, op, tensor);
+}
+
+void put_generator(Scratch &s, const c10::IValue &v)
+{
+    at::Generator generator = v.toGenerator();
+    TORCH_CHECK(generator.device().type() == kind,
+                "Expected a 'dtorch' device type for generator but found '",
+                generator.device().type(), "'");
+    s.key.put('g');
+    s.key.put(stream_of(generator));
+}
+
+void put_value(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v);
+
+void put_list(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
+{
+    static const Argument element{Kind::other, false, -1};
+    auto list = v.toListRef();
+    s.key.put('[');
+    s.key.put((uint32_t)list.size());
+    for (const c10::IValue &item : list)
+        put_value(s, op, argument.kind == Kind::tensors ? argument : element, item);
+}
+
+void put_value(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
+{
+    if (v.isTensor()) {
+        put_tensor(s, op, argument, v.toTensor());
+    } else if (v.isNone()) {
+        s.key.put('n');
+    } else if (v.isInt() || v.isDouble() || v.isBool() || v.isComplexDouble()) {
+        put_number(s, op, argument, v);
+    } else if (v.isList()) {
+        put_list(s, op, argument, v);
+    } else if (v.isString()) {
+        const std::string &text = v.toStringRef();
+        s.key.put('s');
+        s.key.put((uint32_t)text.size());
+        s.key.put_bytes(text.data(), text.size());
+    } else if (v.isGenerator()) {
+        put_generator(s, v);
+    } else if (v.isDevice()) {
+        s.key.put('D');
+    } else {
+        TORCH_CHECK_NOT_IMPLEMENTED(false, op.name, ": an argument of type ", v.tagKind(),
+                                    " cannot be sent to a dtorch device");
+    }
+}
+
+/* ---- results ---- */
+
+/* An output that was resized by the operator: the tensor follows. Recorder held. */
+void follow(const at::Tensor &tensor, const Geometry *geometry, uint64_t id)
+{
+    Storage *storage = storage_of(tensor);
+    const dt_meta_t &meta = geometry->meta;
+    at::IntArrayRef sizes(meta.sizes, meta.ndim), strides(meta.strides, meta.ndim);
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+    if (id == storage->id) {
+        std::vector<uint64_t> old;
+        for (const View &view : storage->views)
+            old.push_back(view.id);
+        free_ids(storage, old.data(), (uint32_t)old.size());
+        storage->views.clear();
+        storage->base = geometry;
+        tensor.storage().unsafeGetStorageImpl()->set_nbytes(geometry->span_bytes);
+        resize_bytes(storage, geometry->span_bytes);
+        return;
+    }
+    for (View &view : storage->views)
+        if (view.id == id)
+            view.geometry = geometry_of(tensor);
+}
+
+/* Sizes that depend on values: ask what came out. Releases and takes the lock again. */
+const Geometry *learn(uint64_t id, Lock &lock)
+{
+    dt_session_t *now = session();
+    dt_future_t *future = nullptr;
+    dt_meta_t meta;
+    dt_error_t err;
+    must(dt_fetch_id(now, id, &future, &err), err);
+    counters().waits++;
+    lock.unlock();
+    std::unique_ptr<dt_future_t, void (*)(dt_future_t *)> hold(future, dt_future_free);
+    wait_for(future);
+    lock.lock();
+    if (dt_future_meta(future, &meta) != DT_OK)
+        TORCH_CHECK(false, "a value came without metadata");
+    return geometry_of(meta, 0);
+}
+
+struct Results {
+    const Signature &signature;
+    const Op &op;
+    Stack *stack;
+    size_t begin; /* of the arguments on the stack */
+    uint32_t vdev;
+    std::vector<uint64_t> &ids; /* of new outputs */
+    const std::vector<uint64_t> &inputs;
+    Lock &lock;
+    uint32_t output = 0, id = 0;
+
+    at::Tensor next()
+    {
+        const Output &out = signature.outputs[output++];
+        if (out.alias == DT_ALIAS_NONE)
+            return at::Tensor();
+        uint64_t number = ids[id++];
+        const Geometry *geometry = out.geometry ? out.geometry : learn(number, lock);
+        return make_tensor(geometry, vdev, number);
+    }
+
+    c10::IValue argument(size_t index)
+    {
+        const c10::IValue &value = (*stack)[begin + index];
+        if (value.isList()) {
+            output += (uint32_t)value.toListRef().size();
+            return value;
+        }
+        const Output &out = signature.outputs[output++];
+        const Geometry *geometry = out.geometry;
+        if (!geometry)
+            geometry = learn(inputs[out.input], lock);
+        if (value.toTensor().sizes() != at::IntArrayRef(geometry->meta.sizes, geometry->meta.ndim))
+            follow(value.toTensor(), geometry, inputs[out.input]);
+        return value;
+    }
+};
+
+/* A call that is not wanted after all may leave ids behind: they are freed with the session. */
+void give_results(Results &r, c10::SmallVector<c10::IValue, 4> &values)
+{
+    for (size_t i = 0; i < r.op.aliases.size(); i++) {
+        if (r.op.aliases[i] >= 0) {
+            values.push_back(r.argument((size_t)r.op.aliases[i]));
+        } else if (r.signature.lists[i] != UINT32_MAX) {
+            std::vector<at::Tensor> list;
+            for (uint32_t k = 0; k < r.signature.lists[i]; k++)
+                list.push_back(r.next());
+            values.emplace_back(std::move(list));
+        } else {
+            values.emplace_back(r.next());
+        }
+    }
+}
+
+Signature *find_or_work_out(Scratch &s, Op &op, Stack *stack)
+{
+    Signature *known = find_signature(s.key);
+    if (C10_LIKELY(known != nullptr)) {
+        counters().hits.fetch_add(1, std::memory_order_relaxed);
+        return known;
+    }
+    /* The lock is released while the cluster is asked; no other thread uses this scratch. */
+    Call call{&op, stack, &s.operands, (uint32_t)(s.vdev < 0 ? 0 : s.vdev), s.has_mask};
+    std::unique_ptr<Signature> made = work_out(call);
+    if ((known = find_signature(s.key)) != nullptr)
+        return known; /* another thread was faster */
+    return add_signature(std::string(s.key.view()), std::move(made));
+}
+
+void submit(Scratch &s, const Signature &signature)
+{
+    dt_session_t *now = session();
+    dt_error_t err;
+    s.outputs.resize(signature.id_count);
+    mark_place(now);
+    must(dt_submit(now, signature.number, s.ids.data(), (uint32_t)s.ids.size(), s.scalars.data(),
+                   (uint32_t)s.scalars.size(), s.outputs.data(), signature.id_count, &err),
+         err);
+    s.free_temporaries();
+}
+
+} // namespace
+
+std::mutex &recorder()
+{
+    static auto *lock = new std::mutex;
+    return *lock;
+}
+
+void record(Op &op, Stack *stack)
+{
+    const size_t count = op.arguments.size(), begin = stack->size() - count;
+    Scratch &s = scratch;
+    c10::SmallVector<c10::IValue, 4> values;
+    (void)session(); /* connecting takes its time: not under the lock */
+    note_place();
+    counters().operators.fetch_add(1, std::memory_order_relaxed);
+    Lock lock(recorder());
+    s.clear();
+    s.key.put(&op);
+    for (size_t i = 0; i < count; i++)
+        put_value(s, op, op.arguments[i], (*stack)[begin + i]);
+    s.key.put((uint32_t)(s.vdev < 0 ? 0 : s.vdev));
+    const Signature *signature = find_or_work_out(s, op, stack);
+    submit(s, *signature);
+    /* `learn` waits without the lock: what it needs must not be the scratch. */
+    std::vector<uint64_t> ids, inputs;
+    if (C10_UNLIKELY(signature->depends)) {
+        ids = s.outputs;
+        inputs = s.ids;
+    }
+    Results results{*signature,
+                    op,
+                    stack,
+                    begin,
+                    (uint32_t)(s.vdev < 0 ? 0 : s.vdev),
+                    signature->depends ? ids : s.outputs,
+                    signature->depends ? inputs : s.ids,
+                    lock};
+    give_results(results, values);
+    lock.unlock();
+    torch::jit::drop(*stack, count);
+    for (c10::IValue &value : values)
+        stack->push_back(std::move(value));
+}
+
+uint64_t wire_id(const at::Tensor &tensor)
+{
+    Storage *storage = storage_of(tensor);
+    ensure_base(storage, tensor);
+    if (storage->base->equals(tensor))
+        return storage->id;
+    return view_id(storage, geometry_of(tensor));
+}
+
+/* ---- calls of our own ---- */
+
+namespace
+{
+
+void put_piece_key(Key &key, const Piece &piece)
+{
+    key.put(piece.name);
+    for (uint32_t i = 0; i < piece.arg_count; i++) {
+        const dt_value_t &arg = piece.args[i];
+        key.put(arg.tag);
+        key.put(arg.count);
+        if (arg.tag == DT_VALUE_INTS)
+            key.put_bytes(arg.ints, arg.count * sizeof(int64_t));
+        else if (arg.tag != DT_VALUE_TENSOR)
+            key.put(arg.number);
+    }
+    for (uint32_t i = 0; i < piece.input_count; i++)
+        key.put(piece.inputs[i]->number);
+    key.put(piece.output ? piece.output->number : 0);
+    key.put((uint8_t)piece.alias);
+    key.put(piece.vdev);
+}
+
+std::unique_ptr<Signature> define_piece(const Piece &piece)
+{
+    std::vector<dt_operand_t> operands(piece.input_count);
+    for (uint32_t i = 0; i < piece.input_count; i++)
+        operands[i] = {piece.inputs[i]->meta, piece.vdev};
+    dt_operation_t operation{piece.name, piece.args, piece.arg_count, piece.input_count,
+                             operands.data()};
+    dt_output_t output{};
+    output.alias = (uint8_t)piece.alias;
+    if (piece.alias != DT_ALIAS_NONE)
+        output.meta = piece.output->meta;
+    auto made = std::make_unique<Signature>();
+    dt_error_t err;
+    must(dt_signature_define(session(), &operation, &output, piece.alias == DT_ALIAS_NONE ? 0 : 1,
+                             0, &made->number, &err),
+         err);
+    made->id_count = piece.alias == DT_ALIAS_FRESH || piece.alias == DT_ALIAS_VIEW ? 1 : 0;
+    return made;
+}
+
+} // namespace
+
+uint64_t submit_piece(const Piece &piece)
+{
+    static auto *text = new Key; /* recorder held */
+    uint64_t id = 0;
+    dt_error_t err;
+    text->clear();
+    put_piece_key(*text, piece);
+    Signature *known = find_signature(*text);
+    if (!known)
+        known = add_signature(std::string(text->view()), define_piece(piece));
+    const Signature &signature = *known;
+    mark_place(session());
+    must(dt_submit(session(), signature.number, piece.ids, piece.input_count, nullptr, 0, &id,
+                   signature.id_count, &err),
+         err);
+    return id;
+}
+
+} // namespace dt_pu

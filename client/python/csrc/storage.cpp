@@ -1,0 +1,321 @@
+// Storages: handles without memory, and the geometries of tensors over them.
+#include <ATen/EmptyTensor.h>
+#include <ATen/TensorUtils.h>
+#include <cstring>
+#include <sys/mman.h>
+#include <unordered_map>
+
+#include "internal.h"
+
+namespace dt_pu
+{
+
+/* ---- geometry ---- */
+
+namespace
+{
+
+struct Named {
+    dt_meta_t meta;
+    int64_t offset;
+    bool operator==(const Named &other) const
+    {
+        size_t bytes = meta.ndim * sizeof(int64_t);
+        return meta.dtype == other.meta.dtype && meta.ndim == other.meta.ndim &&
+               meta.layout == other.meta.layout && offset == other.offset &&
+               memcmp(meta.sizes, other.meta.sizes, bytes) == 0 &&
+               memcmp(meta.strides, other.meta.strides, bytes) == 0;
+    }
+};
+
+struct NamedHash {
+    size_t operator()(const Named &key) const
+    {
+        uint64_t hash = (uint64_t)key.meta.dtype | (uint64_t)key.meta.ndim << 8 |
+                        (uint64_t)key.meta.layout << 16 | (uint64_t)key.offset << 24;
+        for (unsigned i = 0; i < key.meta.ndim; i++) {
+            hash = (hash ^ (uint64_t)key.meta.sizes[i]) * UINT64_C(0xff51afd7ed558ccd);
+            hash = (hash ^ (uint64_t)key.meta.strides[i]) * UINT64_C(0xc4ceb9fe1a85ec53);
+            hash ^= hash >> 32;
+        }
+        return hash;
+    }
+};
+
+std::unordered_map<Named, Geometry *, NamedHash> &geometries()
+{
+    static auto *table = new std::unordered_map<Named, Geometry *, NamedHash>;
+    return *table;
+}
+
+size_t span_bytes(const dt_meta_t &meta, int64_t offset)
+{
+    int64_t last = offset;
+    for (unsigned i = 0; i < meta.ndim; i++) {
+        if (meta.sizes[i] == 0)
+            return 0;
+        last += (meta.sizes[i] - 1) * meta.strides[i];
+    }
+    return (size_t)(last + 1) * dt_element_bytes((dt_dtype_t)meta.dtype);
+}
+
+uint8_t lazy_bits(const at::TensorBase &tensor)
+{
+    return (uint8_t)((tensor.is_conj() ? DT_META_CONJ : 0) | (tensor.is_neg() ? DT_META_NEG : 0));
+}
+
+dt_meta_t describe(c10::ScalarType type, at::IntArrayRef sizes, const int64_t *strides)
+{
+    dt_meta_t meta;
+    dt_error_t err;
+    must(dt_describe((dt_dtype_t)type, (unsigned)sizes.size(), sizes.data(), strides, &meta, &err),
+         err);
+    return meta;
+}
+
+} // namespace
+
+bool Geometry::equals(const at::TensorBase &tensor) const
+{
+    auto sizes = tensor.sizes();
+    auto strides = tensor.strides();
+    if ((c10::ScalarType)meta.dtype != tensor.scalar_type() || meta.ndim != sizes.size() ||
+        offset != tensor.storage_offset() || (meta.layout & 0xc0) != lazy_bits(tensor))
+        return false;
+    for (unsigned i = 0; i < meta.ndim; i++)
+        if (meta.sizes[i] != sizes[i] || meta.strides[i] != strides[i])
+            return false;
+    return true;
+}
+
+const Geometry *geometry_of(const dt_meta_t &meta, int64_t offset)
+{
+    static std::mutex lock;
+    std::lock_guard<std::mutex> hold(lock);
+    auto &table = geometries();
+    auto [at, is_new] = table.try_emplace(Named{meta, offset}, nullptr);
+    if (is_new)
+        at->second = new Geometry{meta, offset, (uint32_t)table.size(), span_bytes(meta, offset)};
+    return at->second;
+}
+
+const Geometry *geometry_of(const at::TensorBase &tensor)
+{
+    dt_meta_t meta = describe(tensor.scalar_type(), tensor.sizes(), tensor.strides().data());
+    meta.layout |= lazy_bits(tensor);
+    return geometry_of(meta, tensor.storage_offset());
+}
+
+const Geometry *geometry_of(c10::ScalarType type, at::IntArrayRef sizes,
+                            const at::IntArrayRef *strides)
+{
+    return geometry_of(describe(type, sizes, strides ? strides->data() : nullptr), 0);
+}
+
+/* ---- handles ---- */
+
+namespace
+{
+
+/* Addresses are handed out of a mapping that nobody can read: a stray access faults. */
+constexpr size_t space_bytes = (size_t)1 << 42;
+constexpr size_t block_storages = 1024;
+
+struct Pool {
+    std::mutex lock;
+    std::vector<Storage *> blocks; /* of block_storages each */
+    std::vector<Storage *> free;
+    char *space = nullptr;
+    size_t next = 64;
+    dt_device_memory_t stats{};
+};
+
+Pool &pool()
+{
+    static Pool *made = new Pool; /* storages are freed after static destructors have run */
+    return *made;
+}
+
+char *take_address(Pool &p, size_t bytes)
+{
+    if (!p.space) {
+        void *space = mmap(nullptr, space_bytes, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        TORCH_CHECK(space != MAP_FAILED, "dtorch: no address space for the device");
+        p.space = static_cast<char *>(space);
+    }
+    size_t step = (bytes + 64) & ~(size_t)63;
+    if (p.next + step > space_bytes)
+        p.next = 64;
+    char *address = p.space + p.next;
+    p.next += step;
+    return address;
+}
+
+void count(Pool &p, size_t bytes)
+{
+    p.stats.allocated_bytes += bytes;
+    p.stats.total_bytes += bytes;
+    if (p.stats.allocated_bytes > p.stats.peak_bytes)
+        p.stats.peak_bytes = p.stats.allocated_bytes;
+}
+
+void release(void *context)
+{
+    Storage *storage = static_cast<Storage *>(context);
+    if (storage->id) {
+        uint64_t near[8];
+        size_t total = 1 + storage->views.size();
+        std::vector<uint64_t> far(total > 8 ? total : 0);
+        uint64_t *ids = total > 8 ? far.data() : near;
+        for (size_t i = 0; i < storage->views.size(); i++)
+            ids[i] = storage->views[i].id;
+        ids[total - 1] = storage->id;
+        free_ids(storage, ids, (uint32_t)total);
+    }
+    Pool &p = pool();
+    std::lock_guard<std::mutex> hold(p.lock);
+    p.stats.allocated_bytes -= storage->bytes;
+    p.stats.storages--;
+    storage->views.clear();
+    storage->id = 0;
+    storage->base = nullptr;
+    storage->is_live = false;
+    p.free.push_back(storage);
+}
+
+struct DeviceAllocator final : c10::Allocator {
+    c10::DataPtr allocate(size_t bytes) override
+    {
+        return dt_pu::allocate(bytes, current_vdev());
+    }
+    c10::DeleterFnPtr raw_deleter() const override
+    {
+        return nullptr;
+    }
+    void copy_data(void *, const void *, size_t) const override
+    {
+        TORCH_CHECK(false, "memory of a dtorch device cannot be copied by address");
+    }
+};
+
+} // namespace
+
+c10::Allocator *allocator()
+{
+    static auto *made = new DeviceAllocator;
+    return made;
+}
+
+c10::DataPtr allocate(size_t bytes, uint32_t vdev)
+{
+    Pool &p = pool();
+    std::lock_guard<std::mutex> hold(p.lock);
+    if (p.free.empty()) {
+        Storage *block = new Storage[block_storages];
+        p.blocks.push_back(block);
+        for (size_t i = block_storages; i > 0; i--)
+            p.free.push_back(block + i - 1);
+    }
+    Storage *storage = p.free.back();
+    storage->address = take_address(p, bytes);
+    p.free.pop_back();
+    storage->vdev = vdev;
+    storage->bytes = bytes;
+    storage->is_live = true;
+    count(p, bytes);
+    p.stats.storages++;
+    p.stats.total_storages++;
+    return {storage->address, storage, &release, c10::Device(kind, (c10::DeviceIndex)vdev)};
+}
+
+Storage *storage_of(const c10::Storage &storage)
+{
+    const c10::DataPtr &pointer = storage.data_ptr();
+    if (C10_LIKELY(pointer.get_deleter() == &release))
+        return static_cast<Storage *>(pointer.get_context());
+    /* from_blob() over one of our addresses, as PyTorch's old way of saving does */
+    Pool &p = pool();
+    std::lock_guard<std::mutex> hold(p.lock);
+    for (Storage *block : p.blocks)
+        for (size_t i = 0; i < block_storages; i++)
+            if (block[i].is_live && block[i].address == pointer.get())
+                return block + i;
+    TORCH_CHECK(false, "the tensor's memory is not that of a dtorch device");
+}
+
+at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id)
+{
+    const dt_meta_t &meta = geometry->meta;
+    c10::DataPtr pointer = allocate(geometry->span_bytes, vdev);
+    Storage *storage = static_cast<Storage *>(pointer.get_context());
+    storage->base = geometry;
+    storage->id = id;
+    storage->session = session_number();
+    auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                      geometry->span_bytes, std::move(pointer),
+                                                      allocator(), true);
+    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(std::move(impl)), c10::DispatchKeySet(key),
+        c10::scalarTypeToTypeMeta((c10::ScalarType)meta.dtype));
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(meta.sizes, meta.ndim),
+                                                        at::IntArrayRef(meta.strides, meta.ndim));
+    if (meta.layout & DT_META_CONJ)
+        tensor._set_conj(true);
+    if (meta.layout & DT_META_NEG)
+        tensor._set_neg(true);
+    return tensor;
+}
+
+void free_ids(const Storage *storage, const uint64_t *ids, uint32_t count)
+{
+    dt_session_t *session = if_session();
+    if (session && storage->session == session_number())
+        dt_free_ids(session, ids, count);
+}
+
+void forget(Storage *storage)
+{
+    if (!storage->id)
+        return;
+    std::vector<uint64_t> ids{storage->id};
+    for (const View &view : storage->views)
+        ids.push_back(view.id);
+    free_ids(storage, ids.data(), (uint32_t)ids.size());
+    storage->views.clear();
+    storage->id = 0;
+}
+
+void resize_bytes(Storage *storage, size_t bytes)
+{
+    Pool &p = pool();
+    std::lock_guard<std::mutex> hold(p.lock);
+    p.stats.allocated_bytes -= storage->bytes;
+    storage->bytes = bytes;
+    count(p, bytes);
+}
+
+} // namespace dt_pu
+
+int dt_device_memory(int index, dt_device_memory_t *stats)
+{
+    using namespace dt_pu;
+    if (stats->struct_size != sizeof *stats || index < 0 || (uint32_t)index >= vdev_count())
+        return DT_ERR_INVALID;
+    Pool &p = pool();
+    std::lock_guard<std::mutex> hold(p.lock);
+    *stats = p.stats;
+    stats->struct_size = sizeof *stats;
+    return DT_OK;
+}
+
+int dt_device_memory_reset_peak(int index)
+{
+    using namespace dt_pu;
+    if (index < 0 || (uint32_t)index >= vdev_count())
+        return DT_ERR_INVALID;
+    Pool &p = pool();
+    std::lock_guard<std::mutex> hold(p.lock);
+    p.stats.peak_bytes = p.stats.allocated_bytes;
+    return DT_OK;
+}

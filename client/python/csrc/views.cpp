@@ -1,0 +1,329 @@
+// Views: how a geometry came about is noted when a view operator runs, and sent when it is used.
+//
+// A chain is kept for (geometry of the base tensor, geometry of the view), for all storages alike:
+// the elements that a view names depend on nothing else. So a view operator that was seen before
+// costs two look-ups and sends nothing, and autograd's as_strided() on a fresh buffer finds the
+// chain that the forward pass made. What no chain made is as_strided() of the base.
+#include <ATen/EmptyTensor.h>
+#include <unordered_map>
+
+#include "internal.h"
+
+namespace dt_pu
+{
+namespace
+{
+
+/* One call of a view operator on one geometry. */
+struct Step {
+    Op *op;
+    const Geometry *parent;
+    std::vector<c10::IValue> args;         /* in the schema's order; at `self` nothing */
+    size_t self;                           /* argument that is viewed */
+    std::vector<const Geometry *> outputs; /* a list's, or one */
+};
+
+struct Pair {
+    uint32_t base, view;
+    bool operator==(const Pair &other) const
+    {
+        return base == other.base && view == other.view;
+    }
+};
+
+struct PairHash {
+    size_t operator()(const Pair &pair) const
+    {
+        return ((uint64_t)pair.base << 32 | pair.view) * UINT64_C(0x9e3779b97f4a7c15) >> 16;
+    }
+};
+
+using Chains = std::unordered_map<Pair, Step *, PairHash>;
+
+/* Recorder held. Lives for ever, as geometries do. */
+Chains &chains()
+{
+    static auto *table = new Chains;
+    return *table;
+}
+
+thread_local int depth = 0; /* view kernels call others */
+
+struct Deeper {
+    Deeper()
+    {
+        depth++;
+    }
+    ~Deeper()
+    {
+        depth--;
+    }
+};
+
+const Geometry *flat_geometry(const Storage *storage, size_t bytes)
+{
+    const dt_meta_t &base = storage->base->meta;
+    int64_t count = (int64_t)(bytes / dt_element_bytes((dt_dtype_t)base.dtype));
+    return geometry_of((c10::ScalarType)base.dtype, {count}, nullptr);
+}
+
+/* Which argument is viewed: the first whose annotation says so and is not written. */
+size_t viewed_argument(const Op &op)
+{
+    const auto &arguments = op.handle.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); i++)
+        if (arguments[i].alias_info())
+            return i;
+    return 0;
+}
+
+/* What the base tensor of a storage is, if nothing has decided it. */
+void decide_base(Storage *storage, const at::TensorBase &tensor)
+{
+    if (storage->base)
+        return;
+    dt_meta_t meta = geometry_of(tensor)->meta;
+    meta.layout = (uint8_t)(meta.layout & DT_META_CLASS_MASK);
+    const Geometry *whole = geometry_of(meta, 0);
+    size_t bytes = tensor.storage().nbytes();
+    if (tensor.storage_offset() == 0 && whole->span_bytes == bytes) {
+        storage->base = whole;
+        return;
+    }
+    int64_t count = (int64_t)bytes / (int64_t)tensor.element_size();
+    storage->base = geometry_of(tensor.scalar_type(), {count}, nullptr);
+}
+
+/* ---- sending ---- */
+
+struct Definition {
+    std::vector<dt_value_t> args;
+    ValueMemory memory;
+    dt_operand_t operand;
+    dt_operation_t operation;
+};
+
+std::unique_ptr<Signature> define_step(const Step &step, uint32_t vdev)
+{
+    Stack stack(step.args.begin(), step.args.end());
+    std::vector<const Geometry *> operands{step.parent};
+    stack[step.self] = make_tensor(step.parent, vdev, 0);
+    Call call{step.op, &stack, &operands, vdev, false};
+    Definition d;
+    d.args = values_of(call, false, d.memory);
+    d.operand = {step.parent->meta, vdev};
+    d.operation = {step.op->name.c_str(), d.args.data(), (uint32_t)d.args.size(), 1, &d.operand};
+    std::vector<dt_output_t> outputs;
+    for (const Geometry *geometry : step.outputs)
+        outputs.push_back({DT_ALIAS_VIEW, 0, geometry->meta});
+    auto made = std::make_unique<Signature>();
+    dt_error_t err;
+    must(dt_signature_define(session(), &d.operation, outputs.data(), (uint32_t)outputs.size(), 0,
+                             &made->number, &err),
+         err);
+    return made;
+}
+
+uint32_t signature_of(const Step &step, uint32_t vdev)
+{
+    static auto *key_of_step = new Key; /* recorder held */
+    key_of_step->clear();
+    key_of_step->put(&step);
+    key_of_step->put(vdev);
+    Signature *known = find_signature(*key_of_step);
+    if (!known)
+        known = add_signature(std::string(key_of_step->view()), define_step(step, vdev));
+    return known->number;
+}
+
+void remember(Storage *storage, const Geometry *geometry, uint64_t id)
+{
+    if (storage->views.size() >= views_max) {
+        size_t half = views_max / 2;
+        std::vector<uint64_t> old;
+        for (size_t i = 0; i < half; i++)
+            old.push_back(storage->views[i].id);
+        free_ids(storage, old.data(), (uint32_t)half);
+        storage->views.erase(storage->views.begin(), storage->views.begin() + (ptrdiff_t)half);
+    }
+    storage->views.push_back({geometry, id});
+}
+
+uint64_t known_id(const Storage *storage, const Geometry *geometry)
+{
+    if (geometry == storage->base)
+        return storage->id;
+    for (const View &view : storage->views)
+        if (view.geometry == geometry)
+            return view.id;
+    return 0;
+}
+
+uint64_t send_step(Storage *storage, Step &step, uint64_t parent, const Geometry *wanted)
+{
+    dt_session_t *now = session();
+    uint32_t signature = signature_of(step, storage->vdev);
+    std::vector<uint64_t> ids(step.outputs.size());
+    uint64_t found = 0;
+    dt_error_t err;
+    mark_place(now);
+    must(dt_submit(now, signature, &parent, 1, nullptr, 0, ids.data(), (uint32_t)ids.size(), &err),
+         err);
+    counters().views++;
+    for (size_t i = 0; i < ids.size(); i++) {
+        if (step.outputs[i] == wanted && !found)
+            found = ids[i];
+        else if (known_id(storage, step.outputs[i])) {
+            dt_free_ids(now, &ids[i], 1);
+            continue;
+        }
+        remember(storage, step.outputs[i], ids[i]);
+    }
+    return found;
+}
+
+/* No chain is known: flatten the base, reinterpret it if the type is another, take the geometry. */
+uint64_t send_strided(Storage *storage, const Geometry *view)
+{
+    const dt_meta_t &base = storage->base->meta, &meta = view->meta;
+    uint64_t from = storage->id;
+    const Geometry *parent = storage->base;
+    if (base.dtype != meta.dtype) {
+        const Geometry *flat = flat_geometry(storage, storage->base->span_bytes);
+        uint64_t flat_id = known_id(storage, flat);
+        if (!flat_id)
+            flat_id = send_strided(storage, flat);
+        int64_t count =
+            (int64_t)(storage->base->span_bytes / dt_element_bytes((dt_dtype_t)meta.dtype));
+        parent = geometry_of((c10::ScalarType)meta.dtype, {count}, nullptr);
+        from = known_id(storage, parent);
+        if (!from) {
+            dt_value_t args[2] = {dt_arg_tag(DT_VALUE_TENSOR),
+                                  dt_arg_dtype((dt_dtype_t)meta.dtype)};
+            args[0].handle = &args;
+            from = submit_piece({"aten::view.dtype", args, 2, &flat, &flat_id, 1, storage->vdev,
+                                 parent, DT_ALIAS_VIEW});
+            remember(storage, parent, from);
+        }
+        if (parent == view)
+            return from;
+    }
+    dt_value_t args[4] = {dt_arg_tag(DT_VALUE_TENSOR), dt_arg_ints(meta.sizes, meta.ndim),
+                          dt_arg_ints(meta.strides, meta.ndim), dt_arg_int(view->offset)};
+    args[0].handle = &args;
+    uint64_t id = submit_piece(
+        {"aten::as_strided", args, 4, &parent, &from, 1, storage->vdev, view, DT_ALIAS_VIEW});
+    counters().views++;
+    remember(storage, view, id);
+    return id;
+}
+
+/* The lazy bits are part of a value: a tensor that carries them is made from the same without. */
+uint64_t send_bits(Storage *storage, const Geometry *view, uint8_t bit)
+{
+    dt_meta_t meta = view->meta;
+    meta.layout = (uint8_t)(meta.layout & ~bit);
+    const Geometry *plain = geometry_of(meta, view->offset);
+    uint64_t from = view_id(storage, plain);
+    dt_value_t arg = dt_arg_tag(DT_VALUE_TENSOR);
+    arg.handle = &arg;
+    const char *name = bit == DT_META_CONJ ? "aten::_conj" : "aten::_neg_view";
+    uint64_t id =
+        submit_piece({name, &arg, 1, &plain, &from, 1, storage->vdev, view, DT_ALIAS_VIEW});
+    remember(storage, view, id);
+    return id;
+}
+
+/* ---- noting ---- */
+
+void note(const Geometry *base, const Geometry *parent, Op &op,
+          const std::vector<c10::IValue> &args, size_t self, const std::vector<at::Tensor> &results)
+{
+    Step *step = nullptr;
+    for (const at::Tensor &result : results) {
+        const Geometry *geometry = geometry_of(result);
+        if (geometry == base || chains().count({base->number, geometry->number}))
+            continue;
+        if (!step) {
+            step = new Step{&op, parent, args, self, {}};
+            for (const at::Tensor &output : results)
+                step->outputs.push_back(geometry_of(output));
+        }
+        chains().emplace(Pair{base->number, geometry->number}, step);
+    }
+}
+
+} // namespace
+
+uint64_t view_id(Storage *storage, const Geometry *view)
+{
+    uint64_t id = known_id(storage, view);
+    if (id)
+        return id;
+    auto chain = chains().find({storage->base->number, view->number});
+    if (chain == chains().end()) {
+        if (view->meta.layout & DT_META_CONJ)
+            return send_bits(storage, view, DT_META_CONJ);
+        if (view->meta.layout & DT_META_NEG)
+            return send_bits(storage, view, DT_META_NEG);
+        return send_strided(storage, view);
+    }
+    Step &step = *chain->second;
+    uint64_t parent = view_id(storage, step.parent);
+    return send_step(storage, step, parent, view);
+}
+
+void ensure_base(Storage *storage, const at::TensorBase &tensor)
+{
+    TORCH_CHECK(storage->id == 0 || storage->session == session_number(),
+                "the tensor belongs to a session that has ended");
+    decide_base(storage, tensor);
+    if (storage->id)
+        return;
+    (void)session();
+    const dt_meta_t &meta = storage->base->meta;
+    dt_value_t args[3] = {dt_arg_ints(meta.sizes, meta.ndim), dt_arg_ints(meta.strides, meta.ndim),
+                          dt_arg_dtype((dt_dtype_t)meta.dtype)};
+    storage->session = session_number();
+    storage->id = empty_on(storage->vdev, storage->base, args);
+}
+
+void note_permuted(const Geometry *base, const Geometry *view, const std::vector<int64_t> &order)
+{
+    static Op *permute = find_op("aten::permute");
+    if (base == view || chains().count({base->number, view->number}))
+        return;
+    std::vector<int64_t> inverse(order.size());
+    for (size_t i = 0; i < order.size(); i++)
+        inverse[(size_t)order[i]] = (int64_t)i;
+    chains().emplace(Pair{base->number, view->number},
+                     new Step{permute, base, {c10::IValue(), inverse}, 0, {view}});
+}
+
+void record_view(Op &op, Stack *stack)
+{
+    const size_t count = op.arguments.size(), begin = stack->size() - count;
+    if (depth > 0) {
+        op.view->callBoxed(op.handle, c10::DispatchKeySet(key), stack);
+        return;
+    }
+    size_t self = viewed_argument(op);
+    std::vector<c10::IValue> args(stack->begin() + (ptrdiff_t)begin, stack->end());
+    at::Tensor viewed = args[self].toTensor();
+    {
+        Deeper deeper;
+        op.view->callBoxed(op.handle, c10::DispatchKeySet(key), stack);
+    }
+    const c10::IValue &result = stack->back();
+    Storage *storage = storage_of(viewed);
+    args[self] = c10::IValue();
+    Lock lock(recorder());
+    decide_base(storage, viewed);
+    const Geometry *parent = storage->base->equals(viewed) ? storage->base : geometry_of(viewed);
+    if (result.isTensorList())
+        note(storage->base, parent, op, args, self, result.toTensorVector());
+    else
+        note(storage->base, parent, op, args, self, {result.toTensor()});
+}
+
+} // namespace dt_pu

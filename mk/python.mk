@@ -1,0 +1,27 @@
+# The PyTorch device of the Python package: C++ over LibTorch and libdtorch, no Python inside. One library for every
+# Python. Built where LibTorch was found, else left out; not by presets that instrument, since LibTorch is not.
+DEVICE_SRC := $(sort $(wildcard client/python/csrc/*.cpp))
+DEVICE_SO := $(if $(filter yes,$(HAVE_TORCH)),$(if $(filter dev release,$(PRESET)),$(BUILD)/lib/libdtorch_torch.so))
+DEVICE_OBJ := $(DEVICE_SRC:%.cpp=$(BUILD)/device/%.o)
+DEVICE_FLAGS := -O2 -g -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -Wall -Wextra -Werror -D_GNU_SOURCE \
+  -Iclient/include -Ilib
+
+# LibTorch's headers are most of the time: read once, for all files.
+DEVICE_PCH := $(BUILD)/device/pch.h.gch
+DEVICE_CXX := $(CXX) -std=c++20 $(DEVICE_FLAGS) $(TORCH_CFLAGS) -MMD -MP
+$(DEVICE_PCH): client/python/csrc/pch.h mk/python.mk mk/detect.sh mk/requirements.txt
+	$(call say,PCH,$<)
+	@mkdir -p $(@D)
+	$(Q)$(DEVICE_CXX) -x c++-header -c $< -o $@
+$(BUILD)/device/%.o: %.cpp $(DEVICE_PCH)
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(DEVICE_CXX) -include $(DEVICE_PCH:.gch=) -c $< -o $@
+$(BUILD)/lib/libdtorch_torch.so: $(DEVICE_OBJ) $(CLIENT_SO)
+	$(call say,LD,$@)
+	$(Q)$(CXX) -shared -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,relro,-z,now -Wl,-rpath,'$$ORIGIN' $(DEVICE_OBJ) \
+	  -o $@ -L$(BUILD)/lib -ldtorch $(TORCH_LIBS)
+.PHONY: device
+device: $(DEVICE_SO) $(BACKENDS) $(PROGRAMS) ## build the PyTorch device alone
+	@echo "device: $(or $(DEVICE_SO),left out: LibTorch was not found (make deps), or the preset instruments)"
+-include $(DEVICE_OBJ:.o=.d) $(DEVICE_PCH:.gch=.d)
