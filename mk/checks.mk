@@ -1,6 +1,6 @@
 # Checks on the sources themselves.
 HEADER_OK := $(HEADERS:%=$(BUILD)/headers/%.ok)
-CXX_SRC := $(sort $(wildcard lib/backend/*/*.cpp lib/backend/*/*.h))
+CXX_SRC := $(sort $(wildcard lib/backend/*/*.cpp lib/backend/*/*.h client/python/csrc/*.cpp client/python/csrc/*.h))
 ALL_SRC := $(HEADERS) $(SRC) $(sort $(wildcard tests/*/*.c client/examples/*.c))
 
 # A header must compile alone: it includes what it uses. One stamp a header, so only changed ones are tried again.
@@ -22,10 +22,10 @@ $(BUILD)/tidy/%.ok: % .clang-tidy $(BUILD)/config.mk | $(PROTO_H)
 -include $(TIDY_OK:%=%.d)
 # C++ where LibTorch is, whose headers are the bulk of the time.
 CXX_TIDY_OK := $(if $(TORCH_SO),$(patsubst %,build/torch/tidy/%.ok,$(filter %.cpp,$(CXX_SRC))))
-build/torch/tidy/%.ok: % .clang-tidy $(wildcard lib/backend/*/*.h lib/device/*.h)
+build/torch/tidy/%.ok: % .clang-tidy $(wildcard lib/backend/*/*.h lib/device/*.h client/python/csrc/*.h)
 	$(call say,TIDY,$<)
 	@mkdir -p $(@D)
-	$(Q)clang-tidy --quiet $< -- -std=c++20 $(TORCH_FLAGS) $(TORCH_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
+	$(Q)clang-tidy --quiet $< -- -std=c++20 $(TORCH_FLAGS) $(TORCH_CFLAGS) -Iclient/include 2>$@.log || { cat $@.log; exit 1; }
 	$(Q)touch $@
 
 .PHONY: check-tidy-torch check-format check-layers check-names check-headers check-functions check-tidy check-selftest check-docs format
@@ -42,7 +42,7 @@ check-format: ## clang-format has nothing to change
 	@echo "format: $(words $(ALL_SRC) $(CXX_SRC)) files clean"
 check-tidy: $(TIDY_OK) ## clang-tidy, the slow lint
 	@echo "tidy: $(words $(TIDY_OK)) files clean"
-check-tidy-torch: $(CXX_TIDY_OK) ## the same for the torch backend; half a minute a file
+check-tidy-torch: $(CXX_TIDY_OK) ## the same for the C++ over LibTorch; half a minute a file
 	@echo "tidy-torch: $(words $(CXX_TIDY_OK)) files clean"
 check-selftest: ## plant one fault for each check in a copy of the tree, and see each caught
 	$(Q)sh tests/selftest.sh

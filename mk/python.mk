@@ -6,17 +6,18 @@ DEVICE_OBJ := $(DEVICE_SRC:%.cpp=$(BUILD)/device/%.o)
 DEVICE_FLAGS := -O2 -g -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -Wall -Wextra -Werror -D_GNU_SOURCE \
   -Iclient/include -Ilib
 
-# LibTorch's headers are most of the time: read once, for all files.
-DEVICE_PCH := $(BUILD)/device/pch.h.gch
+# LibTorch's headers are most of the time. PCH=1 reads them once for all files, for who works on them; without, ccache can
+# help.
+DEVICE_PCH := $(if $(PCH),$(BUILD)/device/pch.h.gch)
 DEVICE_CXX := $(CXX) -std=c++20 $(DEVICE_FLAGS) $(TORCH_CFLAGS) -MMD -MP
-$(DEVICE_PCH): client/python/csrc/pch.h mk/python.mk mk/detect.sh mk/requirements.txt
+$(BUILD)/device/pch.h.gch: client/python/csrc/pch.h mk/detect.sh mk/requirements.txt
 	$(call say,PCH,$<)
 	@mkdir -p $(@D)
 	$(Q)$(DEVICE_CXX) -x c++-header -c $< -o $@
-$(BUILD)/device/%.o: %.cpp $(DEVICE_PCH)
+$(BUILD)/device/%.o: %.cpp mk/detect.sh mk/requirements.txt | $(DEVICE_PCH)
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
-	$(Q)$(DEVICE_CXX) -include $(DEVICE_PCH:.gch=) -c $< -o $@
+	$(Q)$(DEVICE_CXX) $(if $(PCH),-include $(DEVICE_PCH:.gch=)) -c $< -o $@
 $(BUILD)/lib/libdtorch_torch.so: $(DEVICE_OBJ) $(CLIENT_SO)
 	$(call say,LD,$@)
 	$(Q)$(CXX) -shared -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,relro,-z,now -Wl,-rpath,'$$ORIGIN' $(DEVICE_OBJ) \
@@ -24,4 +25,4 @@ $(BUILD)/lib/libdtorch_torch.so: $(DEVICE_OBJ) $(CLIENT_SO)
 .PHONY: device
 device: $(DEVICE_SO) $(BACKENDS) $(PROGRAMS) ## build the PyTorch device alone
 	@echo "device: $(or $(DEVICE_SO),left out: LibTorch was not found (make deps), or the preset instruments)"
--include $(DEVICE_OBJ:.o=.d) $(DEVICE_PCH:.gch=.d)
+-include $(DEVICE_OBJ:.o=.d)

@@ -287,6 +287,33 @@ bool read_results(const Call &call, Stack &results, Signature &signature)
     return true;
 }
 
+/* The operator may compute in another type than that of an input. */
+bool may_convert(const Call &call, const Geometry *input, const Signature &signature)
+{
+    for (const Geometry *other : *call.operands)
+        if (other->meta.dtype != input->meta.dtype)
+            return true;
+    for (const Output &out : signature.outputs)
+        if (out.alias == DT_ALIAS_FRESH && (out.geometry->meta.dtype != input->meta.dtype ||
+                                            out.geometry->meta.dtype == DT_DTYPE_BOOL))
+            return true;
+    return false;
+}
+
+/* On the CPU a tensor of another type than the operator computes in is copied first, which makes a
+ * view with gaps dense; Meta leaves it out, and the order of the results' strides comes from it. */
+bool may_stride_otherwise(const Call &call, const Signature &signature)
+{
+    for (const Geometry *input : *call.operands) {
+        size_t base = (size_t)input->offset * dt_element_bytes((dt_dtype_t)input->meta.dtype);
+        bool has_gaps =
+            input->span_bytes && input->span_bytes - base != dt_dense_bytes(&input->meta);
+        if (has_gaps && may_convert(call, input, signature))
+            return true;
+    }
+    return false;
+}
+
 /* False: there is no kernel that answers. Throws what the operator itself would raise. */
 bool ask_meta(const Call &call, Signature &signature)
 {
@@ -311,8 +338,10 @@ bool ask_meta(const Call &call, Signature &signature)
         op.is_meta_refused = true;
         return false;
     }
+    if (!read_results(call, stack, signature) || may_stride_otherwise(call, signature))
+        return false;
     counters().metas++;
-    return read_results(call, stack, signature);
+    return true;
 }
 
 /* ---- the other answers ---- */

@@ -1,6 +1,7 @@
 // Operators of our own, called by name as PyTorch's are: what front ends need and no schema of ATen
 // gives. They are registered when a device is opened, not by the linker.
 #include <ATen/core/Generator.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "backend/torch/torch_internal.h"
@@ -10,17 +11,42 @@ namespace dt_torch
 namespace
 {
 
-/* The state of a random stream, as bytes that only the same kind of device understands. */
-at::Tensor generator_state(const at::Generator &generator)
+using Stack = std::vector<c10::IValue>;
+
+/* The state of a random stream, as bytes that only the same kind of device understands. Boxed: no
+ * schema is inferred for functions that take a generator. */
+void generator_state(const c10::OperatorHandle &, Stack *stack)
 {
+    at::Generator generator = stack->back().toGenerator();
+    stack->pop_back();
     std::lock_guard<std::mutex> hold(generator.mutex());
-    return generator.get_state();
+    stack->emplace_back(generator.get_state());
 }
 
-void set_generator_state(at::Generator generator, const at::Tensor &state)
+void set_generator_state(const c10::OperatorHandle &, Stack *stack)
 {
+    at::Tensor state = stack->back().toTensor().cpu().contiguous();
+    stack->pop_back();
+    at::Generator generator = stack->back().toGenerator();
+    stack->pop_back();
     std::lock_guard<std::mutex> hold(generator.mutex());
-    generator.set_state(state.cpu().contiguous());
+    generator.set_state(state);
+}
+
+/* What a tensor is, without its value: for results whose sizes depend on values.
+ * Shapes: (2 + 2 * DT_META_DIM_MAX) of element type, dims, sizes, strides. */
+at::Tensor metadata(const at::Tensor &tensor)
+{
+    at::Tensor result = at::zeros({2 + 2 * DT_META_DIM_MAX}, at::TensorOptions().dtype(at::kLong));
+    TORCH_CHECK(tensor.dim() <= DT_META_DIM_MAX, "a tensor of ", tensor.dim(), " dimensions");
+    int64_t *at = result.mutable_data_ptr<int64_t>();
+    *at++ = (int64_t)tensor.scalar_type();
+    *at++ = tensor.dim();
+    for (int64_t i = 0; i < tensor.dim(); i++) {
+        at[i] = tensor.size(i);
+        at[DT_META_DIM_MAX + i] = tensor.stride(i);
+    }
+    return result;
 }
 
 } // namespace
@@ -33,8 +59,11 @@ void register_operators()
     if (is_done)
         return;
     is_done = true;
-    lib->def("generator_state(Generator generator) -> Tensor", generator_state);
-    lib->def("set_generator_state(Generator generator, Tensor state) -> ()", set_generator_state);
+    lib->def("generator_state(Generator generator) -> Tensor",
+             torch::CppFunction::makeFromBoxedFunction<&generator_state>());
+    lib->def("set_generator_state(Generator generator, Tensor state) -> ()",
+             torch::CppFunction::makeFromBoxedFunction<&set_generator_state>());
+    lib->def("metadata(Tensor tensor) -> Tensor", metadata);
 }
 
 } // namespace dt_torch
