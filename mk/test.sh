@@ -75,6 +75,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     await gcc
     stage unit check-unit
     stage conformance check-conformance
+    stage rules check-rules
     stage torch check-torch
     stage programs check-programs SEEDS=40
     stage corpus check-corpus

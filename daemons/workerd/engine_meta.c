@@ -17,8 +17,8 @@
 #define DT_ENGINE_META_ARENA_MAX (32u << 20)
 
 struct dt_engine_meta {
-    const dt_backend_t *backend;
-    void *device;
+    dt_engine_meta_source_t source;
+    dt_ops_rules_t *rules;
     int wake;
     _Atomic bool is_stopping;
     pthread_t thread;
@@ -38,37 +38,114 @@ const char *dt_engine_meta_running(void)
 /* ---- one query ---- */
 
 typedef struct meta_work {
-    const dt_backend_t *backend;
-    void *device;
+    const dt_engine_meta_source_t *source;
     dt_arena_t *arena;
     const dt_signature_t *sig;
+    dt_value_t *args;             /* (sig->arg_count) with numbers for those that are dynamic */
+    dt_meta_t *inputs;            /* (sig->input_count) */
     dt_backend_output_t *outputs; /* (output_count) */
     uint32_t output_count;
+    dt_engine_answerer_t answerer;
 } meta_work_t;
 
-/* op_infer wants handles where there are tensors, in lists too: 1 stands for one. */
-static dt_status_t infer(meta_work_t *work, dt_error_t *err)
+/* Handles where there are tensors, in lists too: 1 stands for one. */
+static dt_status_t work_prepare(meta_work_t *work, dt_error_t *err)
 {
-    void *op;
     const dt_signature_t *sig = work->sig;
-    dt_meta_t *inputs = dt_arena_calloc(work->arena, sig->input_count, sizeof *inputs);
-    dt_value_t *args = dt_arena_calloc(work->arena, sig->arg_count, sizeof *args);
+    work->inputs = dt_arena_calloc(work->arena, sig->input_count, sizeof *work->inputs);
+    work->args = dt_arena_calloc(work->arena, sig->arg_count, sizeof *work->args);
     work->outputs = dt_arena_calloc(work->arena, DT_RECORD_OUTPUTS_MAX, sizeof *work->outputs);
-    if (!inputs || !args || !work->outputs)
+    if (!work->inputs || !work->args || !work->outputs)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
     for (uint32_t i = 0; i < sig->input_count; i++)
-        inputs[i] = sig->inputs[i].meta;
+        work->inputs[i] = sig->inputs[i].meta;
     for (uint32_t i = 0; i < sig->arg_count; i++) { /* no metadata depends on a dynamic number */
         const dt_value_t one = {.tag = DT_VALUE_INT, .number = 1};
-        args[i] = sig->args[i].tag == DT_VALUE_DYNAMIC ? one : sig->args[i];
+        work->args[i] = sig->args[i].tag == DT_VALUE_DYNAMIC ? one : sig->args[i];
     }
-    DT_TRY(work->backend->op_find(work->device, sig->name, &op, err));
-    if (!work->backend->op_infer)
-        return DT_ERR_AGAIN;
-    (void)dt_str_copy(meta_running, sizeof meta_running, sig->name);
-    dt_status_t status =
-        work->backend->op_infer(work->device, op, args, sig->arg_count, inputs, sig->input_count,
-                                work->outputs, DT_RECORD_OUTPUTS_MAX, &work->output_count, err);
+    return DT_OK;
+}
+
+/* Ask op_infer for one of the operators of a rule. */
+static dt_status_t ask_meta(void *arg, const dt_ops_question_t *question,
+                            dt_ops_answer_t *ret_answer, dt_error_t *err)
+{
+    const dt_engine_meta_source_t *source = arg;
+    dt_backend_output_t outputs[DT_OPS_RESULT_MAX];
+    uint32_t count;
+    void *op;
+    DT_TRY(source->backend->op_find(source->device, question->name, &op, err));
+    DT_TRY(source->backend->op_infer(source->device, op, question->args, question->arg_count,
+                                     question->inputs, question->input_count, outputs,
+                                     DT_OPS_RESULT_MAX, &count, err));
+    for (uint32_t i = 0; i < count; i++)
+        ret_answer->outputs[i] =
+            (dt_ops_output_t){outputs[i].alias, outputs[i].input, outputs[i].meta};
+    ret_answer->count = count;
+    return DT_OK;
+}
+
+static dt_status_t follow_rule(meta_work_t *work, dt_error_t *err)
+{
+    const dt_engine_meta_source_t *source = work->source;
+    const dt_signature_t *sig = work->sig;
+    const dt_ops_asker_t asker = {
+        .ask = ask_meta, .arg = (void *)(uintptr_t)source, .kind = source->kind};
+    const dt_ops_question_t question = {.name = sig->name,
+                                        .args = work->args,
+                                        .arg_count = sig->arg_count,
+                                        .input_count = sig->input_count,
+                                        .inputs = work->inputs};
+    dt_ops_answer_t answer;
+    DT_TRY(dt_ops_rules_answer(source->rules, &asker, &question, &answer, err));
+    for (uint32_t i = 0; i < answer.count; i++) {
+        const dt_ops_output_t *from = &answer.outputs[i];
+        work->outputs[i] = (dt_backend_output_t){from->alias, from->input, from->meta};
+    }
+    work->output_count = answer.count;
+    return DT_OK;
+}
+
+typedef dt_status_t (*infer_fn)(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+                                const dt_meta_t *inputs, uint32_t input_count,
+                                dt_backend_output_t *ret_outputs, uint32_t output_max,
+                                uint32_t *ret_count, dt_error_t *err);
+
+static dt_status_t ask_backend(meta_work_t *work, infer_fn infer, void *op, dt_error_t *err)
+{
+    const dt_signature_t *sig = work->sig;
+    return infer ? infer(work->source->device, op, work->args, sig->arg_count, work->inputs,
+                         sig->input_count, work->outputs, DT_RECORD_OUTPUTS_MAX,
+                         &work->output_count, err)
+                 : DT_ERR_AGAIN;
+}
+
+/* The first who knows. AGAIN: nobody does. */
+static dt_status_t infer(meta_work_t *work, dt_error_t *err)
+{
+    const dt_backend_t *backend = work->source->backend;
+    const char *name = work->sig->name;
+    bool is_rule_first = dt_ops_rules_is_first(work->source->rules, name);
+    dt_status_t status = DT_ERR_AGAIN;
+    void *op;
+    DT_TRY(work_prepare(work, err));
+    DT_TRY(backend->op_find(work->source->device, name, &op, err));
+    (void)dt_str_copy(meta_running, sizeof meta_running, name);
+    work->answerer = DT_ENGINE_ANSWERER_META;
+    if (!is_rule_first)
+        status = ask_backend(work, backend->op_infer, op, err);
+    if (status == DT_ERR_AGAIN && backend->op_infer) {
+        work->answerer = DT_ENGINE_ANSWERER_RULE;
+        status = follow_rule(work, err);
+    }
+    if (status == DT_ERR_AGAIN) {
+        work->answerer = DT_ENGINE_ANSWERER_REHEARSAL;
+        status = ask_backend(work, backend->op_rehearse, op, err);
+    }
+    if (status == DT_ERR_AGAIN)
+        work->answerer = DT_ENGINE_ANSWERER_EXECUTION;
+    if (work->source->page && (status == DT_OK || status == DT_ERR_AGAIN))
+        dt_engine_page_answered(work->source->page, work->answerer);
     meta_running[0] = '\0';
     return status;
 }
@@ -119,11 +196,11 @@ static void error_fill(Dtorch__V1__OperatorError *error, const dt_error_t *err, 
 }
 
 /* NOLINTNEXTLINE(readability-function-size): who answers, what is asked, where the answer goes */
-dt_status_t dt_engine_meta_answer(const dt_backend_t *backend, void *device, dt_arena_t *arena,
+dt_status_t dt_engine_meta_answer(const dt_engine_meta_source_t *source, dt_arena_t *arena,
                                   uint64_t query, uint32_t vdev, const uint8_t *body, size_t size,
                                   uint8_t **ret_answer, size_t *ret_size)
 {
-    meta_work_t work = {.backend = backend, .device = device, .arena = arena};
+    meta_work_t work = {.source = source, .arena = arena};
     dt_cursor_t cursor = {body, body + size, 0};
     dt_signature_t *sig = NULL;
     dt_buf_t buf;
@@ -172,10 +249,9 @@ static void query_take(dt_engine_meta_t *meta, const dt_ring_message_t *message)
     memcpy(&query, message->bytes, sizeof query);
     memcpy(&vdev, message->bytes + sizeof query, sizeof vdev);
     dt_arena_reset(&meta->arena);
-    dt_status_t status =
-        dt_engine_meta_answer(meta->backend, meta->device, &meta->arena, query, vdev,
-                              message->bytes + DT_CHANNEL_QUERY_HEAD,
-                              message->size - DT_CHANNEL_QUERY_HEAD, &answer, &size);
+    dt_status_t status = dt_engine_meta_answer(
+        &meta->source, &meta->arena, query, vdev, message->bytes + DT_CHANNEL_QUERY_HEAD,
+        message->size - DT_CHANNEL_QUERY_HEAD, &answer, &size);
     if (status == DT_OK)
         status = dt_ring_write(&meta->answers, message->kind, answer, size, NULL);
     if (status != DT_OK) /* room was looked at: it is memory, and the controller asks again */
@@ -208,7 +284,7 @@ static void *meta_run(void *arg)
     return NULL;
 }
 
-dt_status_t dt_engine_meta_start(const dt_backend_t *backend, void *device, void *memory, int wake,
+dt_status_t dt_engine_meta_start(const dt_engine_meta_source_t *source, void *memory, int wake,
                                  int bell, dt_engine_meta_t **ret_meta, dt_error_t *err)
 {
     dt_channel_meta_t *head = memory;
@@ -216,13 +292,15 @@ dt_status_t dt_engine_meta_start(const dt_backend_t *backend, void *device, void
     dt_engine_meta_t *meta = calloc(1, sizeof *meta);
     if (!meta)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for the metadata thread");
-    meta->backend = backend;
-    meta->device = device;
+    meta->source = *source;
     meta->wake = wake;
     dt_arena_init(&meta->arena, DT_ENGINE_META_ARENA_MAX);
-    dt_status_t status =
-        dt_ring_reader_init(&meta->queries, (uint8_t *)memory + DT_CHANNEL_QUERIES_AT,
-                            dt_ring_body_bytes(DT_CHANNEL_META_BYTES), &head->queries, -1, err);
+    dt_status_t status = dt_ops_rules_create(&meta->rules, err);
+    meta->source.rules = meta->rules;
+    if (status == DT_OK)
+        status =
+            dt_ring_reader_init(&meta->queries, (uint8_t *)memory + DT_CHANNEL_QUERIES_AT,
+                                dt_ring_body_bytes(DT_CHANNEL_META_BYTES), &head->queries, -1, err);
     if (status == DT_OK)
         status = dt_ring_writer_init(&meta->answers, (uint8_t *)memory + DT_CHANNEL_ANSWERS_AT,
                                      DT_CHANNEL_META_BYTES, err);
@@ -232,6 +310,7 @@ dt_status_t dt_engine_meta_start(const dt_backend_t *backend, void *device, void
     if (code)
         status = dt_fail(err, DT_ERR_AGAIN, "errno", code, "metadata thread: %s", strerror(code));
     if (status != DT_OK) {
+        dt_ops_rules_free(meta->rules);
         free(meta);
         return status;
     }
@@ -247,5 +326,6 @@ void dt_engine_meta_stop(dt_engine_meta_t *meta)
     dt_ring_wake(meta->wake);
     (void)pthread_join(meta->thread, NULL);
     dt_arena_fini(&meta->arena);
+    dt_ops_rules_free(meta->rules);
     free(meta);
 }

@@ -339,9 +339,13 @@ void dt_engine_host_serve(dt_engine_host_t *host)
 {
     dt_error_t err = {0};
     (void)fcntl(DT_ENGINE_FD_CONTROL, F_SETFL, O_NONBLOCK);
-    if (host->device && dt_engine_meta_start(&host->run.table, host->device, host->meta_memory,
-                                             DT_ENGINE_FD_META_WAKE, DT_ENGINE_FD_BELL, &host->meta,
-                                             &err) != DT_OK) {
+    bool is_played = strcmp(host->setup.backend, "sim") == 0; /* as if it were the CPU */
+    const dt_engine_meta_source_t source = {.backend = &host->run.table,
+                                            .device = host->device,
+                                            .kind = is_played ? "cpu" : host->setup.info.kind,
+                                            .page = host->page};
+    if (host->device && dt_engine_meta_start(&source, host->meta_memory, DT_ENGINE_FD_META_WAKE,
+                                             DT_ENGINE_FD_BELL, &host->meta, &err) != DT_OK) {
         say(DT_ENGINE_MESSAGE_FAILED, 0, err.text);
         return;
     }

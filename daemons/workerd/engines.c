@@ -144,6 +144,13 @@ static void sentence(const engine_t *engine, const Dtorch__V1__EngineEvent *even
     }
 }
 
+static void add_counts(dt_engines_stats_t *stats, const dt_engine_snapshot_t *shot)
+{
+    stats->progress += shot->progress;
+    for (size_t i = 0; i < DT_ENGINE_ANSWERER_COUNT; i++)
+        stats->answers[i] += shot->answers[i];
+}
+
 static void report(engine_t *engine, Dtorch__V1__EngineEvent__Kind kind, int signo, int exit_status,
                    const char *why)
 {
@@ -375,7 +382,7 @@ static void on_exit_notice(void *arg, const dt_child_exit_t *exit)
     if (engine->phase == ENGINE_LOST && !engine->is_reported)
         report_exit(engine, exit);
     dt_engine_page_read(engine->page, dt_loop_now_ns(), &shot);
-    engines->stats.progress += shot.progress;
+    add_counts(&engines->stats, &shot);
     uint32_t id = engine->id;
     engine_free(engine);
     dt_engine_cgroup_remove(engines->options.cgroup, id);
@@ -828,7 +835,7 @@ void dt_engines_stats(const dt_engines_t *engines, dt_engines_stats_t *ret_stats
         const engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
         dt_engine_snapshot_t shot;
         dt_engine_page_read(engine->page, dt_loop_now_ns(), &shot);
-        ret_stats->progress += shot.progress;
+        add_counts(ret_stats, &shot);
         ret_stats->coming_up += engine->phase == ENGINE_COMING_UP;
         ret_stats->ready += engine->phase == ENGINE_READY;
         ret_stats->lost += !is_live(engine);

@@ -20,6 +20,7 @@
 #include "engine_cgroup.h"
 #include "engine_door.h"
 #include "loop/loop.h"
+#include "shm/engine_page.h"
 
 #define DT_ENGINES_MAX        256
 #define DT_ENGINES_COME_UP_NS INT64_C(20000000000)
@@ -68,9 +69,10 @@ typedef struct dt_engines_stats {
     uint64_t crashed;
     uint64_t hung;
     uint64_t failed;
-    uint64_t progress;   /* operators finished by all engines that ever were */
-    uint32_t failures;   /* deaths in a row; what the back-off comes from */
-    int64_t retry_at_ns; /* when the next one is started; 0: none is due */
+    uint64_t progress; /* operators finished by all engines that ever were */
+    uint64_t answers[DT_ENGINE_ANSWERER_COUNT]; /* of their metadata threads, likewise */
+    uint32_t failures;                          /* deaths in a row; what the back-off comes from */
+    int64_t retry_at_ns;                        /* when the next one is started; 0: none is due */
 } dt_engines_stats_t;
 
 /* Ownership: keeps `options` pointers until freed; gives *ret_engines, free with dt_engines_free().

@@ -61,6 +61,11 @@ static void link_metrics(const dt_report_t *report, dt_metrics_text_t *text)
 
 static void engine_metrics(const dt_report_t *report, dt_metrics_text_t *text)
 {
+    static const char *const answerers[DT_ENGINE_ANSWERER_COUNT] = {
+        [DT_ENGINE_ANSWERER_META] = "meta",
+        [DT_ENGINE_ANSWERER_RULE] = "rule",
+        [DT_ENGINE_ANSWERER_REHEARSAL] = "rehearsal",
+        [DT_ENGINE_ANSWERER_EXECUTION] = "execution"};
     const dt_engines_stats_t *engines = &report->engines;
     const struct {
         const char *state;
@@ -85,6 +90,11 @@ static void engine_metrics(const dt_report_t *report, dt_metrics_text_t *text)
         dt_metrics_integer(text, DT_METRICS_LABELS({"kind", ends[i].kind}), (int64_t)ends[i].count);
     counter(text, "dtorch_worker_operations_total", "Operators finished by all engines",
             engines->progress);
+    dt_metrics_family(text, "dtorch_worker_metadata_answers_total", DT_METRICS_COUNTER,
+                      "Questions about operators' results, by who answered them");
+    for (size_t i = 0; i < DT_ENGINE_ANSWERER_COUNT; i++)
+        dt_metrics_integer(text, DT_METRICS_LABELS({"by", answerers[i]}),
+                           (int64_t)engines->answers[i]);
 }
 
 static void session_metrics(const dt_report_t *report, dt_metrics_text_t *text)

@@ -249,6 +249,14 @@ typedef struct dt_backend {
      * does not compute. Ownership: `outputs` stays until that op_execute returns. May be NULL: not
      * told. Cannot fail. */
     void (*op_expect)(void *device, void *op, const dt_backend_output_t *outputs, uint32_t count);
+
+    /* As op_infer, by whatever is exact but dearer than a look at the shapes: running the operator
+     * on zeros, say. It is asked where op_infer and the rules of lib/ops/meta.def said AGAIN. May
+     * be NULL: as if it said AGAIN. Blocking: well below a second. */
+    dt_status_t (*op_rehearse)(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+                               const dt_meta_t *inputs, uint32_t input_count,
+                               dt_backend_output_t *ret_outputs, uint32_t output_max,
+                               uint32_t *ret_count, dt_error_t *err);
 } dt_backend_t;
 
 /* Bytes that every table of this ABI has: up to and with `enumerate`. Later entries may be NULL. */

@@ -74,6 +74,9 @@ void dt_ops_rules_free(dt_ops_rules_t *rules); /* NULL is fine */
 /* Whether there is a rule for an overload at all; another kind of device may still make it refuse.
  * `rules` NULL: there is none. */
 bool dt_ops_rules_has(const dt_ops_rules_t *rules, const char *name);
+/* Whether the rule goes before the Meta kernel, because that is wrong for some arguments. Where
+ * such a rule refuses, the operator is executed: its Meta kernel is not asked. */
+bool dt_ops_rules_is_first(const dt_ops_rules_t *rules, const char *name);
 uint32_t dt_ops_rules_count(const dt_ops_rules_t *rules); /* of overloads */
 /* The i-th overload, in alphabetical order; NULL behind the last. */
 const char *dt_ops_rules_name(const dt_ops_rules_t *rules, uint32_t i);

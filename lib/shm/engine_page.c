@@ -82,6 +82,11 @@ void dt_engine_page_op_end(dt_engine_page_t *page, int64_t now_ns)
                           memory_order_release);
 }
 
+void dt_engine_page_answered(dt_engine_page_t *page, dt_engine_answerer_t answerer)
+{
+    (void)atomic_fetch_add_explicit(&page->answers[answerer], 1, memory_order_relaxed);
+}
+
 void dt_engine_page_crashed(dt_engine_page_t *page, int signo, uint64_t addr, int64_t now_ns)
 {
     atomic_store_explicit(&page->crash_addr, addr, memory_order_relaxed);
@@ -112,6 +117,8 @@ void dt_engine_page_read(const dt_engine_page_t *page, int64_t now_ns,
             past_ns(atomic_load_explicit(&page->op_begin_ns, memory_order_acquire), now_ns),
         .device_ns = atomic_load_explicit(&page->device_ns, memory_order_relaxed),
     };
+    for (size_t i = 0; i < DT_ENGINE_ANSWERER_COUNT; i++)
+        ret_snapshot->answers[i] = atomic_load_explicit(&page->answers[i], memory_order_relaxed);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         words[i] = atomic_load_explicit(&page->op_name[i], memory_order_relaxed);
     memcpy(ret_snapshot->op_name, words, DT_ENGINE_PAGE_NAME_MAX);

@@ -13,7 +13,7 @@
 #include "base/status.h"
 
 #define DT_ENGINE_PAGE_MAGIC    UINT32_C(0x45505444) /* "DTPE" */
-#define DT_ENGINE_PAGE_VERSION  1
+#define DT_ENGINE_PAGE_VERSION  2
 #define DT_ENGINE_PAGE_BYTES    4096
 #define DT_ENGINE_PAGE_NAME_MAX 127 /* of an operator, without the NUL */
 
@@ -23,6 +23,15 @@ typedef enum dt_engine_state {
     DT_ENGINE_STATE_BUSY,
     DT_ENGINE_STATE_CRASHED, /* written by the crash handler, then it dies */
 } dt_engine_state_t;
+
+/* Who answered a question about an operator's results. */
+typedef enum dt_engine_answerer {
+    DT_ENGINE_ANSWERER_META,      /* a Meta kernel */
+    DT_ENGINE_ANSWERER_RULE,      /* a line of lib/ops/meta.def */
+    DT_ENGINE_ANSWERER_REHEARSAL, /* the operator on zeros */
+    DT_ENGINE_ANSWERER_EXECUTION, /* nobody: it is left to the operator's execution */
+    DT_ENGINE_ANSWERER_COUNT
+} dt_engine_answerer_t;
 
 typedef struct dt_engine_page {
     uint32_t magic;               /* agent, before the engine starts */
@@ -35,6 +44,7 @@ typedef struct dt_engine_page {
     _Atomic int64_t op_begin_ns;  /* monotonic, when the running operator began; 0: none runs */
     _Atomic uint64_t device_ns;   /* time spent in operators */
     _Atomic uint64_t op_name[16]; /* NUL-padded bytes; of the operator that runs or ran last */
+    _Atomic uint64_t answers[DT_ENGINE_ANSWERER_COUNT]; /* of the metadata thread */
 } dt_engine_page_t;
 _Static_assert(sizeof(dt_engine_page_t) <= DT_ENGINE_PAGE_BYTES, "it is one page");
 
@@ -48,6 +58,7 @@ typedef struct dt_engine_snapshot {
     int64_t op_begin_ns; /* 0: no operator runs; never in the future */
     uint64_t device_ns;
     char op_name[DT_ENGINE_PAGE_NAME_MAX + 1]; /* printable ASCII */
+    uint64_t answers[DT_ENGINE_ANSWERER_COUNT];
 } dt_engine_snapshot_t;
 
 /* Create the memory of one page, with magic and version written.
@@ -67,6 +78,9 @@ void dt_engine_page_unmap(const dt_engine_page_t *page); /* NULL is fine */
  * Threads: the executor only. Blocking: never. Cost: 25 to 35 ns. */
 void dt_engine_page_op_begin(dt_engine_page_t *page, const char *name, int64_t now_ns);
 void dt_engine_page_op_end(dt_engine_page_t *page, int64_t now_ns);
+
+/* Engine: a question was answered. Threads: the metadata thread only. Blocking: never. */
+void dt_engine_page_answered(dt_engine_page_t *page, dt_engine_answerer_t answerer);
 
 /* Engine: a fatal signal came. Safe in a signal handler. */
 void dt_engine_page_crashed(dt_engine_page_t *page, int signo, uint64_t addr, int64_t now_ns);

@@ -444,6 +444,9 @@ static bool ask(const side_t *side, const dt_conf_row_t *row, const arguments_t 
     }
     *ret_status = b->table->op_infer(b->device, op, a.values, a.count, metas, a.order_count,
                                      ret_outputs, DT_CONF_RESULT_MAX, ret_count, &err);
+    if (*ret_status == DT_ERR_AGAIN && b->table->op_rehearse)
+        *ret_status = b->table->op_rehearse(b->device, op, a.values, a.count, metas, a.order_count,
+                                            ret_outputs, DT_CONF_RESULT_MAX, ret_count, &err);
     return *ret_status == DT_OK;
 }
 

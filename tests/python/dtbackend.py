@@ -89,7 +89,8 @@ class Table(c.Structure):
         ("generator_seed", entry(P, U32, U64, U64, E)),
         ("generator_use", entry(P, U32, E)),
         ("generator_free", c.CFUNCTYPE(None, P, U32)),
-        ("device_sync", P), ("op_expect", P)]
+        ("device_sync", P), ("op_expect", P),
+        ("op_rehearse", entry(P, P, c.POINTER(Value), U32, c.POINTER(Meta), U32, c.POINTER(Output), U32, c.POINTER(U32), E))]
 
 
 class BackendError(Exception):
@@ -149,8 +150,13 @@ class Backend:
         outputs, count = (Output * RESULT_MAX)(), U32()
         array = (Value * max(len(values), 1))(*values)
         inputs = (Meta * max(len(metas), 1))(*metas)
-        self.check(self.table.op_infer, self.device, self.find(name), array, len(values), inputs, len(metas), outputs,
-                   RESULT_MAX, c.byref(count))
+        asked = (self.device, self.find(name), array, len(values), inputs, len(metas), outputs, RESULT_MAX, c.byref(count))
+        try:
+            self.check(self.table.op_infer, *asked)
+        except BackendError as refusal:
+            if refusal.status != AGAIN:
+                raise
+            self.check(self.table.op_rehearse, *asked)
         return [Output.from_buffer_copy(outputs[i]) for i in range(count.value)]
 
     def create(self, dtype: int, sizes: list[int], data: bytes) -> int:

@@ -33,9 +33,9 @@ static Dtorch__V1__WorkerSessionUp *ask(const char *name, const uint8_t *damaged
     dt_buf_init(&body, 4096);
     cr_assert_eq(dt_signature_encode(&sig, &body, &err), DT_OK, "%s", err.text);
     dt_arena_init(&arena, 16 << 20);
-    cr_assert_eq(dt_engine_meta_answer(&fake_backend, NULL, &arena, 77, 2,
-                                       damaged ? damaged : body.data, damaged ? size : body.len,
-                                       &answer, &answer_size),
+    const dt_engine_meta_source_t source = {.backend = &fake_backend, .kind = "cpu"};
+    cr_assert_eq(dt_engine_meta_answer(&source, &arena, 77, 2, damaged ? damaged : body.data,
+                                       damaged ? size : body.len, &answer, &answer_size),
                  DT_OK);
     Dtorch__V1__WorkerSessionUp *up =
         dtorch__v1__worker_session_up__unpack(NULL, answer_size, answer);

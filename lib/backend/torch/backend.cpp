@@ -275,6 +275,7 @@ const dt_backend_t table = {
     .generator_free = generator_free,
     .device_sync = device_sync,
     .op_expect = nullptr,
+    .op_rehearse = op_rehearse,
 };
 
 } // namespace

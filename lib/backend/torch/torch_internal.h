@@ -153,6 +153,10 @@ dt_status_t op_infer(void *arg, void *op_arg, const dt_value_t *args, uint32_t a
                      const dt_meta_t *inputs, uint32_t input_count,
                      dt_backend_output_t *ret_outputs, uint32_t output_max, uint32_t *ret_count,
                      dt_error_t *err);
+dt_status_t op_rehearse(void *arg, void *op_arg, const dt_value_t *args, uint32_t arg_count,
+                        const dt_meta_t *inputs, uint32_t input_count,
+                        dt_backend_output_t *ret_outputs, uint32_t output_max, uint32_t *ret_count,
+                        dt_error_t *err);
 /* Set what each thread that calls LibTorch needs, once a thread. */
 void enter_thread(Device *device);
 
