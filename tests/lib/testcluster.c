@@ -486,7 +486,7 @@ void dt_testcluster_jump_wall(dt_testcluster_t *tc, int who, int64_t offset_ms)
     __atomic_store_n(slot->wall_offset_ms, offset_ms, __ATOMIC_RELAXED);
 }
 
-static dt_testproxy_t *proxy_of(dt_testcluster_t *tc, int worker)
+dt_testproxy_t *dt_testcluster_proxy(dt_testcluster_t *tc, int worker)
 {
     struct daemon_slot *slot = slot_of(tc, worker);
     if (!slot->proxy)
@@ -496,20 +496,20 @@ static dt_testproxy_t *proxy_of(dt_testcluster_t *tc, int worker)
 
 void dt_testcluster_link_pass(dt_testcluster_t *tc, int worker)
 {
-    dt_testproxy_set(proxy_of(tc, worker), DT_TESTPROXY_PASS, 0);
+    dt_testproxy_set(dt_testcluster_proxy(tc, worker), DT_TESTPROXY_PASS, 0);
 }
 
 void dt_testcluster_link_swallow(dt_testcluster_t *tc, int worker)
 {
-    dt_testproxy_set(proxy_of(tc, worker), DT_TESTPROXY_STALL, 0);
+    dt_testproxy_set(dt_testcluster_proxy(tc, worker), DT_TESTPROXY_STALL, 0);
 }
 
 void dt_testcluster_link_cut(dt_testcluster_t *tc, int worker)
 {
-    dt_testproxy_set(proxy_of(tc, worker), DT_TESTPROXY_CUT, 0);
+    dt_testproxy_set(dt_testcluster_proxy(tc, worker), DT_TESTPROXY_CUT, 0);
 }
 
 void dt_testcluster_link_delay(dt_testcluster_t *tc, int worker, int delay_ms)
 {
-    dt_testproxy_set(proxy_of(tc, worker), DT_TESTPROXY_PASS, delay_ms);
+    dt_testproxy_set(dt_testcluster_proxy(tc, worker), DT_TESTPROXY_PASS, delay_ms);
 }

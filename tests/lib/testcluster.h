@@ -137,5 +137,6 @@ void dt_testcluster_link_pass(dt_testcluster_t *tc, int worker);
 void dt_testcluster_link_swallow(dt_testcluster_t *tc, int worker);
 void dt_testcluster_link_cut(dt_testcluster_t *tc, int worker);
 void dt_testcluster_link_delay(dt_testcluster_t *tc, int worker, int delay_ms);
+dt_testproxy_t *dt_testcluster_proxy(dt_testcluster_t *tc, int worker); /* the cluster's */
 
 #endif
