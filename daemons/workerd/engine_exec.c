@@ -281,28 +281,57 @@ static void tell(dt_exec_session_t *session, bool is_idle)
         dt_exec_report_stats(session);
 }
 
-static bool session_turn(dt_exec_session_t *session)
+/* Whether the session may perform records now: it has not had more time than those that want some
+ * too. One that had nothing to do has not saved all that time, else it would take over. */
+static bool is_its_turn(dt_exec_session_t *session, int64_t least_ns)
+{
+    int64_t saved_ns = session->exec->fair_ns - DT_EXEC_SAVED_NS;
+    if (!session->wants_more && session->spent_ns < saved_ns)
+        session->spent_ns = saved_ns;
+    return least_ns == INT64_MAX || session->spent_ns <= least_ns + DT_EXEC_QUANTUM_NS;
+}
+
+static bool session_turn(dt_exec_session_t *session, int64_t least_ns)
 {
     dt_exec_t *exec = session->exec;
+    int64_t begin_ns = exec->now_ns;
     dt_exec_memory_use(session->memory.arena);
     session->has_emitted = true;
     dt_exec_bulk_read(session);
-    bool was_busy = run_records(session, exec->now_ns + DT_EXEC_QUANTUM_NS);
-    bool can_go_on = was_busy && !session->is_waiting && !session->is_blocked;
+    bool may_run = is_its_turn(session, least_ns);
+    bool was_busy = may_run && run_records(session, exec->now_ns + DT_EXEC_QUANTUM_NS);
+    bool can_go_on = may_run ? was_busy && !session->is_waiting && !session->is_blocked
+                             : session->has_frame || session->has_record;
     bool was_sent = dt_exec_bulk_write(session);
-    tell(session, !was_busy || !session->has_record);
+    tell(session, may_run && (!was_busy || !session->has_record));
     dt_exec_kick(session);
     atomic_store_explicit(&session->memory.channel->running, 0, memory_order_relaxed);
     dt_exec_memory_use(NULL);
-    return can_go_on || was_sent;
+    if (was_busy || was_sent)
+        session->spent_ns += dt_exec_now(exec) - begin_ns;
+    session->wants_more = can_go_on || was_sent;
+    return session->wants_more;
+}
+
+/* What the one with the least has had of those that want more; INT64_MAX: nobody does. */
+static int64_t least_spent(dt_exec_t *exec)
+{
+    int64_t least_ns = INT64_MAX;
+    for (uint32_t i = 0; i < exec->session_count; i++)
+        if (exec->sessions[i]->wants_more && exec->sessions[i]->spent_ns < least_ns)
+            least_ns = exec->sessions[i]->spent_ns;
+    if (least_ns != INT64_MAX && least_ns > exec->fair_ns)
+        exec->fair_ns = least_ns;
+    return least_ns;
 }
 
 bool dt_exec_turn(dt_exec_t *exec)
 {
     bool is_busy = false;
+    int64_t least_ns = least_spent(exec);
     (void)dt_exec_now(exec);
     for (uint32_t i = 0; i < exec->session_count; i++)
-        is_busy |= session_turn(exec->sessions[i]);
+        is_busy |= session_turn(exec->sessions[i], least_ns);
     if (is_busy || exec->idle_since_ns == 0)
         exec->idle_since_ns = exec->now_ns;
     return is_busy;

@@ -6,8 +6,9 @@
  * first execution is compared with what its signature says. Results, errors and reports go into the
  * session's up ring as the bytes that the agent forwards.
  *
- * Fairness: sessions take turns of DT_EXEC_QUANTUM_NS, handed over between operators. A session
- * whose up ring is full, or whose next operator needs bytes that have not come, waits alone.
+ * Fairness: sessions take turns of DT_EXEC_QUANTUM_NS, handed over between operators; one whose
+ * operators took longer waits until the others have had as much time. A session whose up ring is
+ * full, or whose next operator needs bytes that have not come, waits alone.
  * Errors are values: an operator that fails poisons its outputs and what it would have written;
  * what depends on it is skipped and carries the same cause, the one with the lowest sequence.
  * Memory: of tensors by the session's arena, over the limit is OutOfMemoryError for that operator
@@ -28,6 +29,7 @@
 #include "shm/engine_page.h"
 
 #define DT_EXEC_QUANTUM_NS    INT64_C(1000000)
+#define DT_EXEC_SAVED_NS      INT64_C(100000000) /* what an idle session may catch up with */
 #define DT_EXEC_SESSIONS_MAX  256u
 #define DT_EXEC_REPORT_BYTES  (64u << 10)
 #define DT_EXEC_REPORT_NS     INT64_C(1000000)

@@ -182,6 +182,8 @@ struct dt_exec_session {
     bool must_kick;   /* something went up and its reader may sleep */
     bool is_broken;   /* nothing more is performed; `broken` says why */
     dt_error_t broken;
+    bool wants_more;       /* it could go on after its last turn */
+    int64_t spent_ns;      /* of the executor's time, and what it was given for it at its return */
     uint64_t next;         /* sequence that is performed next; 0: the first frame says */
     uint64_t reported;     /* last `executed` told */
     uint64_t payload;      /* bytes performed and not told */
@@ -222,9 +224,9 @@ struct dt_exec {
     dt_exec_options_t options;
     dt_exec_session_t *sessions[DT_EXEC_SESSIONS_MAX]; /* (session_count) in turn */
     uint32_t session_count;
-    uint32_t turn;         /* whose turn is next */
     int64_t now_ns;        /* read after the last thing that took time */
     int64_t idle_since_ns; /* 0: not idle, or trimmed */
+    int64_t fair_ns;       /* what a session that wants much has had, up to now; never falls */
     uint64_t progress;
     uint64_t device_ns;
     const dt_exec_plan_t *named; /* whose name is in the page */
