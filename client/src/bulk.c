@@ -152,9 +152,11 @@ static void note_error(dt_session_t *session, const dt_client_chunk_t *chunk)
 }
 
 /* It is over: free it, or leave that to the thread that is copying to it. Lock held. */
-static void upload_over(dt_client_upload_t *upload, dt_client_upload_t **ret_done)
+static void upload_over(dt_session_t *session, dt_client_upload_t *upload,
+                        dt_client_upload_t **ret_done)
 {
     dt_list_remove(&upload->link);
+    dt_client_copy_done(session, upload);
     upload->is_over = true;
     if (!upload->is_filling)
         *ret_done = upload;
@@ -175,7 +177,7 @@ static void take_answer(dt_session_t *session, dt_client_upload_t *upload,
         dt_client_window_give(upload->path->window, upload->number,
                               chunk->error ? SIZE_MAX : upload->received);
     if (chunk->error || upload->received == upload->size)
-        upload_over(upload, ret_done);
+        upload_over(session, upload, ret_done);
 }
 
 static void on_answer(dt_session_t *session, const dt_client_chunk_t *chunk)

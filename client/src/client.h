@@ -49,6 +49,7 @@
 #define DT_CLIENT_FUTURES_MAX   200000u /* unconfirmed; below the controller's bound */
 #define DT_CLIENT_FAILURES_MAX  256u    /* unfetched ones that are kept */
 #define DT_CLIENT_BULK_AHEAD    DT_BULK_AHEAD_MAX /* bytes of uploads on their way */
+#define DT_CLIENT_COPIES_MAX    (128u << 20) /* bytes of uploads copied before the program waits */
 #define DT_CLIENT_BULK_CHUNK    (1u << 20)
 #define DT_CLIENT_SIGNATURES    16000u /* live ones; the controller's bound is a little higher */
 #define DT_CLIENT_SCALARS_MAX   16u    /* numbers of one call that may become dynamic */
@@ -158,6 +159,7 @@ typedef struct dt_client_upload {
     size_t sent;  /* by `path` */
     size_t received;
     size_t recorded;
+    size_t copied;               /* bytes of our own at `data`, counted in the session */
     struct dt_client_path *path; /* that it takes now; NULL: the controller */
     bool is_relayed;             /* it has to go by the controller, who knows what is lost */
     bool is_filling;             /* a program thread is at it */
@@ -395,7 +397,8 @@ struct dt_session {
     dt_list_t uploads;   /* in order of number */
     dt_list_t downloads; /* futures whose bytes are coming */
     uint64_t upload_next;
-    dt_list_t paths;                                    /* dt_client_path_t */
+    size_t copied_bytes; /* of uploads, kept until they have arrived */
+    dt_list_t paths;     /* dt_client_path_t */
     uint64_t window_bytes, direct_bytes, relayed_bytes; /* both directions */
     char detour[128]; /* why bytes do not go by shared memory or directly; "": they do, or none went
                        */
@@ -559,6 +562,8 @@ void dt_client_bulk_again(dt_session_t *session, dt_client_path_t *path);
 /* A node lost something: the controller knows which uploads are over. */
 void dt_client_bulk_doubt(dt_session_t *session);
 void dt_client_upload_free(dt_client_upload_t *upload); /* lock held if it is in a window */
+/* The copy of its bytes is not needed any more. Lock held. */
+void dt_client_copy_done(dt_session_t *session, dt_client_upload_t *upload);
 
 /* ---- data.c; I/O thread, but for the window ---- */
 void dt_client_door(dt_session_t *session, const Dtorch__V1__DataDoor *door);

@@ -220,6 +220,30 @@ static void free_copy(void *copy)
     free(copy);
 }
 
+void dt_client_copy_done(dt_session_t *session, dt_client_upload_t *upload)
+{
+    if (upload->copied == 0)
+        return;
+    session->copied_bytes -= upload->copied;
+    upload->copied = 0;
+    pthread_cond_broadcast(&session->changed);
+}
+
+/* Wait until there is room for one more copy: a slow cluster must not fill this machine's memory.
+ * One copy may be larger than all the room. */
+static dt_status_t room_for_copy(dt_session_t *session, dt_client_upload_t *upload, dt_error_t *err)
+{
+    DT_TRY(dt_client_lock(session, err));
+    while (session->state != DT_CLIENT_ENDED && session->copied_bytes > 0 &&
+           (upload->size > DT_CLIENT_COPIES_MAX ||
+            session->copied_bytes > DT_CLIENT_COPIES_MAX - upload->size))
+        (void)dt_client_wait(session, INT64_MAX);
+    upload->copied = upload->size;
+    session->copied_bytes += upload->copied;
+    pthread_mutex_unlock(&session->lock);
+    return DT_OK;
+}
+
 /* Have them in the window that is shared with the node, if there is one with room: the program's
  * thread copies them there once. */
 static bool keep_in_window(dt_session_t *session, const dt_upload_t *from,
@@ -263,6 +287,17 @@ static void fill_window(dt_session_t *session, const dt_upload_t *from, dt_clien
     }
 }
 
+/* What was kept is not needed; the data stays the caller's. */
+static void unkeep(dt_session_t *session, dt_client_upload_t *upload)
+{
+    if (upload->release != free_copy)
+        upload->release = NULL;
+    pthread_mutex_lock(&session->lock);
+    dt_client_copy_done(session, upload);
+    dt_client_upload_free(upload);
+    pthread_mutex_unlock(&session->lock);
+}
+
 /* Where the bytes stay until they are sent. Small ones go in the record itself. */
 static dt_status_t keep_bytes(dt_session_t *session, const dt_upload_t *from, size_t size,
                               dt_client_upload_t **ret_upload, dt_error_t *err)
@@ -279,12 +314,18 @@ static dt_status_t keep_bytes(dt_session_t *session, const dt_upload_t *from, si
         }
     }
     if (upload && !from->release) {
+        dt_status_t status = room_for_copy(session, upload, err);
+        if (status != DT_OK) {
+            free(upload);
+            return status;
+        }
         copy = from->data ? malloc(size) : calloc(size, 1);
         if (copy && from->data)
             memcpy(copy, from->data, size);
     }
     if (!upload || (!from->release && !copy)) {
-        free(upload);
+        if (upload)
+            unkeep(session, upload);
         return dt_fail(err, DT_ERR_NOMEM, "dt", (int64_t)size, "no memory for %zu bytes", size);
     }
     upload->data = copy ? copy : from->data;
@@ -292,16 +333,6 @@ static dt_status_t keep_bytes(dt_session_t *session, const dt_upload_t *from, si
     upload->arg = copy ? copy : from->arg;
     *ret_upload = upload;
     return DT_OK;
-}
-
-/* What was kept is not needed; the data stays the caller's. */
-static void unkeep(dt_session_t *session, dt_client_upload_t *upload)
-{
-    if (upload->release != free_copy)
-        upload->release = NULL;
-    pthread_mutex_lock(&session->lock);
-    dt_client_upload_free(upload);
-    pthread_mutex_unlock(&session->lock);
 }
 
 /* Lock held. */

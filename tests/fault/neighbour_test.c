@@ -1,0 +1,454 @@
+/* Sessions beside others that misbehave, on one device: their results are right and they get their
+ * share. And what stays bounded when somebody is slow or gone. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/clienttest.h"
+#include "lib/rawpeer.h"
+
+TestSuite(neighbour, .timeout = 280);
+
+#define MIB          (INT64_C(1) << 20)
+#define PATIENCE_MS  DT_TESTCLUSTER_PATIENCE_MS
+#define SIDE         64 /* of matrices */
+#define BATCH        16 /* products between two fetches */
+#define AHEAD        8  /* batches in the stream */
+#define SHARE_MIN    40 /* percent */
+#define BATCHES      60
+#define GROWTH_MAX   (64 * MIB)  /* of a daemon, for one session: its windows, and what moves */
+#define PROGRAM_MAX  (256 * MIB) /* copies of uploads that wait, and the library */
+#define UPLOAD_BYTES (4 * MIB)
+
+static dt_testcluster_t *start(const char *more)
+{
+    char conf[512];
+    (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\nIsolation=device\n%s",
+                   dt_clienttest_devices(), more);
+    return dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .worker_conf = conf});
+}
+
+static bool is_sanitized(void)
+{
+    const char *bin = getenv("DT_TEST_BIN");
+    return bin && (strstr(bin, "/asan/") || strstr(bin, "/tsan/"));
+}
+
+/* ---- a program that multiplies, with some batches ahead ---- */
+
+struct worker {
+    pthread_t thread;
+    dt_testcluster_t *tc;
+    dt_session_t *session;
+    atomic_int done; /* batches whose result came */
+    atomic_bool should_end;
+    int wanted; /* batches; 0: until told */
+};
+
+/* Wait for the oldest batch and look at its result: (SIDE, SIDE) of ones squared. */
+static void take_batch(struct worker *w, dt_future_t *future)
+{
+    float is[SIDE * SIDE];
+    dt_failure_t failure;
+    dt_error_t err;
+    if (dt_future_wait(future, PATIENCE_MS, &failure) != DT_OK)
+        dt_test_die("%s: %s", failure.kind, failure.error.text);
+    if (dt_future_read(future, is, sizeof is, &err) != DT_OK)
+        dt_test_die("%s", err.text);
+    for (int i = 0; i < SIDE * SIDE; i++)
+        if (is[i] != SIDE)
+            dt_test_die("batch %d: %g, not %d", atomic_load(&w->done), (double)is[i], SIDE);
+    dt_future_free(future);
+    atomic_fetch_add(&w->done, 1);
+}
+
+static void *multiply(void *arg)
+{
+    struct worker *w = arg;
+    static float ones[SIDE * SIDE];
+    dt_future_t *futures[AHEAD] = {NULL};
+    int sent = 0;
+    for (int i = 0; i < SIDE * SIDE; i++)
+        ones[i] = 1;
+    dt_tensor_t *a = dt_clienttest_f32(w->session, 2, (int64_t[]){SIDE, SIDE}, ones);
+    while (!atomic_load(&w->should_end) && (w->wanted == 0 || sent < w->wanted)) {
+        dt_tensor_t *product = NULL;
+        dt_error_t err;
+        for (int k = 0; k < BATCH; k++) {
+            dt_tensor_free(product);
+            product = dt_clienttest_call2(w->session, "aten::mm", a, a);
+        }
+        if (futures[sent % AHEAD])
+            take_batch(w, futures[sent % AHEAD]);
+        if (dt_fetch(product, &futures[sent % AHEAD], &err) != DT_OK)
+            dt_test_die("%s", err.text);
+        dt_tensor_free(product);
+        sent++;
+    }
+    for (int i = 0; i < AHEAD; i++)
+        if (futures[(sent + i) % AHEAD])
+            take_batch(w, futures[(sent + i) % AHEAD]);
+    dt_tensor_free(a);
+    return NULL;
+}
+
+static void worker_start(struct worker *w, dt_testcluster_t *tc, int wanted)
+{
+    memset(w, 0, sizeof *w);
+    w->tc = tc;
+    w->wanted = wanted;
+    w->session = dt_clienttest_connect(tc, NULL, NULL);
+    cr_assert_eq(pthread_create(&w->thread, NULL, multiply, w), 0);
+}
+
+static void worker_join(struct worker *w)
+{
+    cr_assert_eq(pthread_join(w->thread, NULL), 0);
+    dt_clienttest_disconnect(w->session);
+}
+
+static bool has_begun(dt_testcluster_t *tc, void *arg)
+{
+    (void)tc;
+    return atomic_load(&((struct worker *)arg)->done) >= AHEAD;
+}
+
+/* Both have work all the time, so what one gets beside the other is what it gets of the device. */
+Test(neighbour, of_one_that_never_stops_gets_its_share)
+{
+    dt_testcluster_t *tc = start("");
+    struct worker endless, good;
+    worker_start(&endless, tc, 0);
+    worker_start(&good, tc, 0);
+    cr_assert(dt_testcluster_wait(tc, has_begun, &endless, PATIENCE_MS));
+    cr_assert(dt_testcluster_wait(tc, has_begun, &good, PATIENCE_MS));
+    int other = atomic_load(&endless.done), own = atomic_load(&good.done);
+    while (atomic_load(&good.done) - own < BATCHES &&
+           atomic_load(&endless.done) - other < 4 * BATCHES)
+        dt_test_pause_ms(1);
+    own = atomic_load(&good.done) - own;
+    other = atomic_load(&endless.done) - other;
+    atomic_store(&endless.should_end, true);
+    atomic_store(&good.should_end, true);
+    worker_join(&endless);
+    worker_join(&good);
+    cr_assert_geq(100 * own, SHARE_MIN * (own + other - AHEAD), "%d batches beside %d of the other",
+                  own, other);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
+/* ---- pests ---- */
+
+struct pest {
+    pthread_t thread;
+    dt_testcluster_t *tc;
+    atomic_bool should_end;
+    atomic_int rounds;
+};
+
+/* Wants more memory than it may have, again and again. */
+static void *take_memory(void *arg)
+{
+    struct pest *p = arg;
+    dt_connect_options_t options = {.struct_size = sizeof options,
+                                    .address = dt_testcluster_controller_socket(p->tc),
+                                    .memory_limit_bytes = 8 << 20};
+    static const int64_t large[] = {1024, 1024};
+    const float one = 1;
+    dt_session_t *session;
+    dt_error_t err;
+    dt_failure_t failure;
+    if (dt_connect(&options, &session, &err) != DT_OK)
+        dt_test_die("%s", err.text);
+    dt_tensor_t *a = dt_clienttest_f32(session, 2, (int64_t[]){1, 1}, &one);
+    const dt_value_t args[] = {dt_arg_tensor(a), dt_arg_ints(large, 2), dt_arg_bool(false)};
+    dt_tensor_t *wide = dt_clienttest_call(session, "aten::expand", args, 3);
+    dt_tensor_t *kept = dt_clienttest_call2(session, "aten::add.Tensor", wide, wide);
+    while (!atomic_load(&p->should_end)) {
+        dt_tensor_t *more[3];
+        for (int i = 0; i < 3; i++)
+            more[i] = dt_clienttest_call2(session, "aten::add.Tensor", wide, kept);
+        if (dt_clienttest_fails(more[2], &failure) != DT_ERR_LIMIT)
+            dt_test_die("%s: %s", failure.kind, failure.error.text);
+        for (int i = 0; i < 3; i++)
+            dt_tensor_free(more[i]);
+        atomic_fetch_add(&p->rounds, 1);
+    }
+    dt_tensor_free(wide);
+    dt_tensor_free(kept);
+    dt_tensor_free(a);
+    (void)dt_disconnect(session, PATIENCE_MS, &failure); /* errors that nobody fetched */
+    return NULL;
+}
+
+/* Says what nobody understands. */
+static void *talk_nonsense(void *arg)
+{
+    struct pest *p = arg;
+    uint8_t junk[1024];
+    while (!atomic_load(&p->should_end)) {
+        int round = atomic_fetch_add(&p->rounds, 1);
+        int fd = dt_rawpeer_connect(dt_testcluster_controller_socket(p->tc));
+        for (size_t i = 0; i < sizeof junk; i++)
+            junk[i] = (uint8_t)(i * 31 + (size_t)round * 7);
+        if (fd < 0)
+            continue;
+        if (dt_rawpeer_preface(fd, 0) && dt_rawpeer_open(fd, "/dtorch.v1.Session/Stream"))
+            (void)!dt_rawpeer_message(fd, junk, sizeof junk,
+                                      round % 2 ? sizeof junk : UINT32_C(0x7fffffff));
+        (void)close(fd);
+        dt_test_pause_ms(5);
+    }
+    return NULL;
+}
+
+/* Fetches and never looks at what comes. */
+static void *never_read(void *arg)
+{
+    struct pest *p = arg;
+    static float data[256 * 1024];
+    dt_failure_t failure;
+    dt_session_t *session = dt_clienttest_connect(p->tc, NULL, NULL);
+    dt_tensor_t *a = dt_clienttest_f32(session, 1, (int64_t[]){256 * 1024}, data);
+    while (!atomic_load(&p->should_end) && atomic_load(&p->rounds) < 100) {
+        dt_future_t *future;
+        dt_error_t err;
+        if (dt_fetch(a, &future, &err) != DT_OK)
+            dt_test_die("%s", err.text);
+        atomic_fetch_add(&p->rounds, 1); /* its future is never freed, before the session */
+    }
+    while (!atomic_load(&p->should_end))
+        dt_test_pause_ms(5);
+    dt_tensor_free(a);
+    (void)dt_disconnect(session, PATIENCE_MS, &failure);
+    return NULL;
+}
+
+Test(neighbour, of_those_that_misbehave_gets_right_results)
+{
+    static void *(*const pests[])(void *) = {take_memory, talk_nonsense, never_read};
+    dt_testcluster_t *tc = start("");
+    struct pest p[3];
+    struct worker good;
+    for (int i = 0; i < 3; i++) {
+        memset(&p[i], 0, sizeof p[i]);
+        p[i].tc = tc;
+        cr_assert_eq(pthread_create(&p[i].thread, NULL, pests[i], &p[i]), 0);
+    }
+    worker_start(&good, tc, BATCHES);
+    worker_join(&good);
+    cr_assert_eq(atomic_load(&good.done), BATCHES);
+    for (int i = 0; i < 3; i++) {
+        atomic_store(&p[i].should_end, true);
+        cr_assert_eq(pthread_join(p[i].thread, NULL), 0);
+        cr_assert_gt(atomic_load(&p[i].rounds), 0, "pest %d did nothing", i);
+    }
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
+/* ---- bounds ---- */
+
+static int64_t rss_bytes(pid_t pid)
+{
+    char path[64];
+    long pages = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (!file || fscanf(file, "%*s %ld", &pages) != 1)
+        pages = 0;
+    if (file)
+        (void)fclose(file);
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+/* A program in a process of its own: uploads, computes and fetches without end. It is forked before
+ * this process has used gRPC. */
+struct producer {
+    pid_t pid;
+    int to, from; /* it is told the address; it says a byte a round */
+};
+
+static void produce(const char *address, int out)
+{
+    float *data = calloc(1, (size_t)UPLOAD_BYTES);
+    dt_session_t *session = dt_clienttest_connect(NULL, address, NULL);
+    const int64_t count = UPLOAD_BYTES / (int64_t)sizeof *data;
+    dt_tensor_t *kept = NULL;
+    for (;;) {
+        dt_tensor_t *a, *b;
+        dt_future_t *future;
+        if (dt_tensor_from(session, DT_DTYPE_F32, 1, &count, data, &a, NULL) != DT_OK ||
+            dt_call(session, "aten::add.Tensor", (dt_value_t[]){dt_arg_tensor(a), dt_arg_tensor(a)},
+                    2, &b, 1, NULL, NULL) != DT_OK ||
+            dt_fetch(b, &future, NULL) != DT_OK)
+            _exit(1);
+        dt_future_free(future); /* nobody wants it */
+        dt_tensor_free(a);
+        dt_tensor_free(kept);
+        kept = b;
+        if (write(out, "x", 1) != 1)
+            _exit(0);
+    }
+}
+
+static struct producer producer_fork(void)
+{
+    int down[2], up[2];
+    char address[256] = "";
+    cr_assert(pipe2(down, O_CLOEXEC) == 0 && pipe2(up, O_CLOEXEC) == 0);
+    struct producer p = {.pid = fork(), .to = down[1], .from = up[0]};
+    if (p.pid == 0) {
+        (void)close(down[1]);
+        if (read(down[0], address, sizeof address - 1) <= 0)
+            _exit(2);
+        produce(address, up[1]);
+    }
+    (void)close(down[0]);
+    (void)close(up[1]);
+    (void)fcntl(p.from, F_SETFL, O_NONBLOCK);
+    return p;
+}
+
+static void producer_go(const struct producer *p, dt_testcluster_t *tc)
+{
+    const char *address = dt_testcluster_controller_socket(tc);
+    cr_assert_eq(write(p->to, address, strlen(address)), (ssize_t)strlen(address));
+}
+
+static void producer_kill(struct producer *p)
+{
+    int status;
+    cr_assert_eq(kill(p->pid, SIGKILL), 0);
+    cr_assert_eq(waitpid(p->pid, &status, 0), p->pid);
+    (void)close(p->to);
+    (void)close(p->from);
+}
+
+struct flow {
+    int in;
+    int64_t produced;
+    int64_t last_ms; /* when something came */
+};
+
+static bool stands_still(dt_testcluster_t *tc, void *arg)
+{
+    struct flow *flow = arg;
+    char bytes[64];
+    ssize_t n = read(flow->in, bytes, sizeof bytes);
+    (void)tc;
+    if (n > 0) {
+        flow->produced += n;
+        flow->last_ms = dt_test_now_ms();
+    }
+    return flow->produced > 0 && dt_test_now_ms() - flow->last_ms > 1500;
+}
+
+static bool goes_on(dt_testcluster_t *tc, void *arg)
+{
+    struct flow *flow = arg;
+    int64_t before = flow->produced;
+    (void)stands_still(tc, arg);
+    return flow->produced > before;
+}
+
+static void expect_bounded(dt_testcluster_t *tc, struct producer *p, int stopped, const char *what)
+{
+    struct flow flow = {.in = p->from, .last_ms = dt_test_now_ms()};
+    int64_t before[2] = {dt_testcluster_rss_bytes(tc, DT_TESTCLUSTER_CONTROLLER),
+                         dt_testcluster_rss_bytes(tc, 0)};
+    producer_go(p, tc);
+    cr_assert(dt_testcluster_wait(tc, goes_on, &flow, PATIENCE_MS), "%s", what);
+    dt_testcluster_kill(tc, stopped, SIGSTOP);
+    cr_assert(dt_testcluster_wait(tc, stands_still, &flow, 4 * PATIENCE_MS),
+              "%s stands and the program produces all the same: %lld MiB", what,
+              (long long)(flow.produced * UPLOAD_BYTES / MIB));
+    int64_t own = rss_bytes(p->pid);
+    int64_t controller = dt_testcluster_rss_bytes(tc, DT_TESTCLUSTER_CONTROLLER) - before[0];
+    int64_t worker = dt_testcluster_rss_bytes(tc, 0) - before[1];
+    dt_testcluster_kill(tc, stopped, SIGCONT);
+    cr_assert(dt_testcluster_wait(tc, goes_on, &flow, 2 * PATIENCE_MS), "%s: it goes on", what);
+    producer_kill(p);
+    (void)printf("%s stands: program %lld, controller %+lld, worker %+lld MiB\n", what,
+                 (long long)(own / MIB), (long long)(controller / MIB), (long long)(worker / MIB));
+    if (is_sanitized())
+        return;
+    cr_assert_leq(own, PROGRAM_MAX, "%s: program %lld MiB", what, (long long)(own / MIB));
+    cr_assert_leq(controller, GROWTH_MAX, "%s: controller %lld MiB more", what,
+                  (long long)(controller / MIB));
+    cr_assert_leq(worker, GROWTH_MAX, "%s: worker %lld MiB more", what, (long long)(worker / MIB));
+}
+
+Test(neighbour, that_stands_still_lets_no_memory_swell)
+{
+    struct producer p[2] = {producer_fork(), producer_fork()};
+    dt_testcluster_t *tc = start("");
+    expect_bounded(tc, &p[0], 0, "the worker");
+    expect_bounded(tc, &p[1], DT_TESTCLUSTER_CONTROLLER, "the controller");
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
+/* ---- a program that is killed ---- */
+
+/* Pages of shared memory that a process has: arenas, for an engine. */
+static int64_t shared_bytes(pid_t pid)
+{
+    char path[64], line[128];
+    long long kib = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        (void)sscanf(line, "RssShmem: %lld", &kib);
+    if (file)
+        (void)fclose(file);
+    return kib * 1024;
+}
+
+static bool engine_is_busy(const Dtorch__V1__Node *node, void *arg)
+{
+    for (size_t i = 0; i < node->n_engines; i++)
+        if (node->engines[i]->state == DTORCH__V1__ENGINE__STATE__BUSY)
+            *(pid_t *)arg = (pid_t)node->engines[i]->pid;
+    return *(pid_t *)arg != 0;
+}
+
+static bool memory_is_back(dt_testcluster_t *tc, void *arg)
+{
+    Dtorch__V1__ListJobsRequest list = DTORCH__V1__LIST_JOBS_REQUEST__INIT;
+    uint8_t *data;
+    size_t size, jobs;
+    dt_error_t err;
+    if (dt_testcluster_admin_call(tc, "ListJobs", &list.base, &data, &size, &err) != DT_OK)
+        return false;
+    Dtorch__V1__JobList *all = dtorch__v1__job_list__unpack(NULL, size, data);
+    free(data);
+    jobs = all ? all->n_jobs : 1;
+    if (all)
+        dtorch__v1__job_list__free_unpacked(all, NULL);
+    return jobs == 0 && shared_bytes(*(pid_t *)arg) < UPLOAD_BYTES;
+}
+
+Test(neighbour, that_is_killed_leaves_no_memory_behind)
+{
+    struct producer p = producer_fork();
+    char conf[256];
+    (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\n", dt_clienttest_devices());
+    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){
+        .workers = 1, .controller_conf = "SessionGrace=2s\n", .worker_conf = conf});
+    struct flow flow = {.in = p.from};
+    pid_t engine = 0;
+    producer_go(&p, tc);
+    cr_assert(dt_testcluster_wait(tc, goes_on, &flow, PATIENCE_MS));
+    cr_assert(dt_testcluster_wait_node(tc, 0, engine_is_busy, &engine, PATIENCE_MS));
+    cr_assert_geq(shared_bytes(engine), UPLOAD_BYTES, "its tensors lie in pages of the engine");
+    producer_kill(&p);
+    cr_assert(dt_testcluster_wait(tc, memory_is_back, &engine, 2 * PATIENCE_MS), "%lld MiB stay",
+              (long long)(shared_bytes(engine) / MIB));
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
