@@ -515,6 +515,15 @@ def optimizers_made_before_a_move_go_on() -> None:
     assert not torch.equal(before, model.weight)
 
 
+def parameters_keep_their_class_and_attributes() -> None:
+    model = nn.LazyLinear(3)
+    model.weight.mark = 7
+    model.to(D)
+    assert isinstance(model.weight, nn.UninitializedParameter) and model.weight.mark == 7
+    model(torch.ones(2, 5, device=D))
+    assert model.weight.shape == (3, 5) and model.weight.is_dtorch and type(model.weight) is nn.Parameter
+
+
 def gradients_move_along() -> None:
     model = nn.Linear(2, 2)
     model(torch.ones(1, 2)).sum().backward()

@@ -61,13 +61,18 @@ def _keep(old: Any, new: Any) -> Any:
     known = _moved.get(id(old)) if _moved is not None else None
     if known is not None:
         return known[1]
+    kind, own = type(old), dict(old.__dict__)
+    kept = old
     try:
         torch.utils.swap_tensors(old, new)
-        return old
     except RuntimeError:
+        kept = new
         if _moved is not None:
             _moved[id(old)] = (old, new)
-        return new
+    kept.__dict__.update(own)
+    if type(kept) is not kind:  # a lazy parameter is still one
+        kept.__class__ = kind
+    return kept
 
 
 # ---- repr: the tensor is fetched once, not element by element ----
