@@ -65,6 +65,12 @@ def init() -> None:
 _lazy_init = init
 
 
+def __getattr__(name: str) -> Any:
+    if name == "_initialized":  # what activation checkpointing asks before it keeps random states
+        return is_initialized()
+    raise AttributeError(f"module 'torch.dtorch' has no attribute {name!r}")
+
+
 def _is_in_bad_fork() -> bool:
     return bool(_start.library().is_forked())
 
