@@ -248,7 +248,7 @@ static void on_engine_timer(void *arg, int64_t deadline_ns)
     if (engine->phase == ENGINE_COMING_UP) {
         set_lost(engine, NULL, DT_ENGINES_END_NS);
         engine_kill(engine);
-        report(engine, DTORCH__V1__ENGINE_EVENT__KIND__FAILED, 0, 0, "not warm within 20 s");
+        report(engine, DTORCH__V1__ENGINE_EVENT__KIND__FAILED, 0, 0, "not warm within 60 s");
         changed(engines);
         maintain(engines);
     } else if (engine->phase == ENGINE_LOST && !engine->is_reported) {

@@ -23,7 +23,7 @@
 #include "shm/engine_page.h"
 
 #define DT_ENGINES_MAX        256
-#define DT_ENGINES_COME_UP_NS INT64_C(20000000000)
+#define DT_ENGINES_COME_UP_NS INT64_C(60000000000)
 #define DT_ENGINES_END_NS     INT64_C(2000000000)
 /* After the socket's end: the kernel gives the status once it has taken the memory back, which has
  * taken 150 ms for 1 GiB, and more on a busy machine. */

@@ -103,7 +103,7 @@ void dt_inventory_free(dt_inventory_t *inventory); /* NULL is fine; ends its chi
 /* Ask all backends and compare with the last time; the first call is a CHANGED.
  * Ownership: gives *ret_snapshot, free with dt_inventory_snapshot_free().
  * Errors: NOMEM only; what a backend does is in the snapshot's problems.
- * Threads: any one at a time. Blocking: as long as drivers take, at most DT_BACKEND_CALL_MS a
+ * Threads: any one at a time. Blocking: as long as drivers take, at most DT_PROBE_LOAD_MS a
  * backend. */
 DT_MUST_USE dt_status_t dt_inventory_refresh(dt_inventory_t *inventory,
                                              dt_inventory_snapshot_t **ret_snapshot,

@@ -30,6 +30,7 @@ struct dt_probe {
     int fd;        /* socket to the child, -1 while stopped */
     int pid_fd;    /* -1 while stopped, or where the kernel gave none */
     pid_t pid;
+    bool has_answered;  /* this child: its libraries are loaded */
     int64_t retry_ns;   /* not started before this; 0: at once */
     int64_t backoff_ns; /* the next one */
     dt_error_t last;    /* what ask repeats until retry_ns */
@@ -122,6 +123,7 @@ static dt_status_t start(dt_probe_t *probe, dt_error_t *err)
         return dt_fail(err, DT_ERR_AGAIN, "errno", rc, "a probe could not be started: %s",
                        dt_sysfile_errno_text(rc));
     }
+    probe->has_answered = false;
     probe->fd = pair[0];
     probe->pid_fd = pidfd_open(probe->pid, 0);
     return DT_OK;
@@ -205,8 +207,9 @@ static dt_status_t exchange(const dt_probe_t *probe, dt_probe_reply_t *reply,
                             dt_probe_answer_t *ret_answer)
 {
     const char request = DT_PROBE_REQUEST;
-    int32_t timeout = probe->options.timeout_ms;
-    int64_t end_ms = mono_ms() + (timeout > 0 ? timeout : DT_BACKEND_CALL_MS);
+    int32_t timeout = probe->has_answered ? DT_BACKEND_CALL_MS : DT_PROBE_LOAD_MS;
+    int64_t end_ms =
+        mono_ms() + (probe->options.timeout_ms > 0 ? probe->options.timeout_ms : timeout);
     if (send(probe->fd, &request, 1, MSG_NOSIGNAL) != 1)
         return DT_ERR_PEER;
     DT_TRY(receive(probe, reply, sizeof *reply, end_ms));
@@ -255,6 +258,7 @@ static dt_status_t ask_now(dt_probe_t *probe, dt_probe_answer_t *ret_answer, dt_
     status = exchange(probe, &reply, ret_answer);
     if (status != DT_OK)
         return give_up(probe, status, err);
+    probe->has_answered = true;
     reply.name[sizeof reply.name - 1] = reply.text[sizeof reply.text - 1] = '\0';
     (void)snprintf(ret_answer->name, sizeof ret_answer->name, "%s", reply.name);
     ret_answer->abi = reply.abi;

@@ -11,7 +11,7 @@
  * not before a back-off of 1 s, doubled each time up to 60 s, has passed; until then ask repeats
  * the error. One that says "no such hardware" is looked at again after 60 s.
  *
- * Threads: one at a time; dt_probe_cancel from any. Blocking: ask, at most DT_BACKEND_CALL_MS. */
+ * Threads: one at a time; dt_probe_cancel from any. Blocking: ask, at most DT_PROBE_LOAD_MS. */
 #ifndef DT_DEVICE_PROBE_H
 #define DT_DEVICE_PROBE_H
 #include <stdbool.h>
@@ -22,13 +22,14 @@
 
 #define DT_PROBE_BACKOFF_FIRST_NS INT64_C(1000000000)
 #define DT_PROBE_BACKOFF_LAST_NS  INT64_C(60000000000)
+#define DT_PROBE_LOAD_MS          60000 /* from a child's start to its first answer: libraries load */
 
 /* What a child runs. All strings are borrowed until dt_probe_free(). */
 typedef struct dt_probe_options {
     const char *program; /* has dt_device_probe_main(); NULL: this program */
     const char *path;    /* of a shared object, or NULL: the built-in table called `builtin` */
     const char *builtin; /* "nvml", or any other built-in name */
-    int32_t timeout_ms;  /* of an answer; 0: DT_BACKEND_CALL_MS */
+    int32_t timeout_ms;  /* of an answer; 0: DT_BACKEND_CALL_MS, of the first DT_PROBE_LOAD_MS */
     dt_backend_options_t backend;
 } dt_probe_options_t;
 

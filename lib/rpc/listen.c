@@ -66,7 +66,6 @@ static void forget(dt_rpc_server_t *server, dt_rpc_connection_t *connection, int
 static void mark_gone(dt_rpc_server_t *server, int64_t now_ns)
 {
     const dt_rpc_connection_t *last = NULL;
-    uint64_t churn = 0;
     for (size_t i = 0; i < server->connection_capacity; i++) {
         dt_rpc_connection_t *connection = server->connections[i];
         if (!connection)
@@ -74,7 +73,7 @@ static void mark_gone(dt_rpc_server_t *server, int64_t now_ns)
         if (!connection->is_gone && !is_same_socket(connection)) {
             forget(server, connection, now_ns);
             last = connection->has_called ? last : connection;
-            churn += !connection->has_called;
+            server->churn += !connection->has_called;
         } else if (connection->is_gone && connection->calls == 0 &&
                    now_ns - connection->gone_ns > CONNECTION_GONE_NS) {
             server->connections[i] = NULL;
@@ -83,8 +82,10 @@ static void mark_gone(dt_rpc_server_t *server, int64_t now_ns)
             free(connection);
         }
     }
-    if (last && churn > CHURN_MAX)
-        note_refused(server, &last->peer, churn);
+    if (last && server->churn > CHURN_MAX) {
+        note_refused(server, &last->peer, server->churn);
+        server->churn = 0;
+    }
 }
 
 static bool grow_table(dt_rpc_server_t *server, int fd)
@@ -386,6 +387,7 @@ static void on_sweep(void *arg, int64_t deadline_ns)
     (void)deadline_ns;
     int64_t now_ns = dt_loop_now_ns();
     mark_gone(server, now_ns);
+    server->churn = 0;
     evict_silent(server, now_ns);
     look_at_tls(server);
     for (size_t i = 0; i < server->listener_count; i++)

@@ -202,6 +202,7 @@ struct dt_rpc_server {
     size_t connection_capacity;
     size_t connection_count; /* records, gone ones included */
     size_t gone_count;
+    uint64_t churn;          /* connections that went without a call since the last sweep */
     uint64_t refused_unsaid; /* since options.refused last ran */
     char refused_address[112];
     dt_rpc_server_stats_t stats;

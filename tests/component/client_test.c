@@ -257,7 +257,8 @@ Test(client, memory_over_the_limit_is_a_typed_error_and_the_next_operator_works)
     dt_testcluster_t *tc = start(NULL);
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .address = dt_testcluster_controller_socket(tc),
-                                    .memory_limit_bytes = 16 << 20};
+                                    .memory_limit_bytes = 16 << 20,
+                                    .connect_timeout_ms = DT_TESTCLUSTER_PATIENCE_MS};
     dt_session_t *session;
     dt_failure_t failure;
     const float one = 1;
@@ -713,7 +714,8 @@ Test(client, without_an_address_a_private_cluster_is_started_and_ended)
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .flags = DT_CONNECT_PRIVATE,
                                     .bin_dir = getenv("DT_TEST_BIN"),
-                                    .private_devices = dt_clienttest_devices()};
+                                    .private_devices = dt_clienttest_devices(),
+                                    .connect_timeout_ms = DT_TESTCLUSTER_PATIENCE_MS};
     dt_session_t *session;
     dt_session_info_t info = {.struct_size = sizeof info};
     dt_binding_t binding;
@@ -741,7 +743,8 @@ static void be_killed(int ready)
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .flags = DT_CONNECT_PRIVATE,
                                     .bin_dir = getenv("DT_TEST_BIN"),
-                                    .private_devices = "ref"};
+                                    .private_devices = "ref",
+                                    .connect_timeout_ms = DT_TESTCLUSTER_PATIENCE_MS};
     dt_session_t *session;
     dt_error_t err;
     if (dt_connect(&options, &session, &err) != DT_OK)
@@ -770,7 +773,8 @@ Test(client, a_private_cluster_of_a_killed_program_leaves_nothing_that_stays)
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .flags = DT_CONNECT_PRIVATE,
                                     .bin_dir = getenv("DT_TEST_BIN"),
-                                    .private_devices = "ref"};
+                                    .private_devices = "ref",
+                                    .connect_timeout_ms = DT_TESTCLUSTER_PATIENCE_MS};
     dt_temptree_t tree;
     dt_session_t *session;
     dt_error_t err;

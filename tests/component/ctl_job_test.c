@@ -200,7 +200,8 @@ static void record_program(dt_testcluster_t *tc, const char *path)
     dt_error_t error;
     const dt_connect_options_t options = {.struct_size = sizeof options,
                                           .address = dt_testcluster_controller_socket(tc),
-                                          .record_file = path};
+                                          .record_file = path,
+                                          .connect_timeout_ms = PATIENCE_MS};
     cr_assert_eq(dt_connect(&options, &session, &error), DT_OK, "%s", error.text);
     for (size_t i = 0; i < SIDE * SIDE; i++)
         numbers[i] = (float)(i % 97) / 97;

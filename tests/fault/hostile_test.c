@@ -336,7 +336,8 @@ Test(hostile, a_flood_of_connections_silences_nobody_else)
         cr_assert(dt_testcluster_wait_node(tc, 0, is_undisturbed, NULL, LONG_MS),
                   "the good worker was disturbed\n%s", dt_testcluster_logs(tc));
     }
-    expect_offender(tc);
+    if (!is_sanitized()) /* which may take less than what counts as a flood, 200 a second */
+        expect_offender(tc);
     cr_assert_eq(kill(flood, SIGKILL), 0);
     cr_assert_eq(waitpid(flood, NULL, 0), flood);
     stop(tc);

@@ -19,7 +19,8 @@ dt_session_t *dt_clienttest_connect(dt_testcluster_t *tc, const char *address, c
                                     .address =
                                         address ? address : dt_testcluster_controller_socket(tc),
                                     .backend = backend,
-                                    .program = "test"};
+                                    .program = "test",
+                                    .connect_timeout_ms = DT_TESTCLUSTER_PATIENCE_MS};
     dt_session_t *session = NULL;
     dt_error_t err;
     if (dt_connect(&options, &session, &err) != DT_OK)
