@@ -1,6 +1,7 @@
 /* The figures of the operator stream: `make bench`. libdtorch against real daemons of the release
  * build; one JSON line a figure, as tests/bench/figures.c prints them.
  * usage: stream [KEY...]     no KEY: all. Exit status 3: none of the keys is one of these */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,8 @@
 #include "lib/clienttest.h"
 
 #define RUNS_MAX 4000
+
+static const char *program; /* this one */
 
 struct samples {
     double values[RUNS_MAX];
@@ -32,6 +35,16 @@ static double cpu_us(void)
     (void)getrusage(RUSAGE_SELF, &use);
     return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1e6 +
            (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+/* The same of another process. */
+static double cpu_us_of(pid_t pid)
+{
+    clockid_t clock;
+    struct timespec at;
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &at) != 0)
+        dt_test_die("no processor time of process %d", (int)pid);
+    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
 }
 
 static int by_value(const void *a, const void *b)
@@ -149,30 +162,37 @@ static void run_ops(struct bed *bed, int count)
 
 /* ---- figures ---- */
 
-static void pipeline(const char *devices, int count, const struct figure *ops,
-                     const struct figure *cpu, const struct figure *bytes)
+struct pipeline_figures {
+    const struct figure *ops, *client, *controller, *bytes; /* NULL: not asked for */
+};
+
+static void pipeline(const char *devices, int count, const struct pipeline_figures *figures)
 {
     struct bed bed = make_bed(devices, false);
-    struct samples rate = {.count = 0}, cost = {.count = 0}, size = {.count = 0};
+    pid_t controller = dt_testcluster_pid(bed.tc, DT_TESTCLUSTER_CONTROLLER);
+    struct samples rate = {.count = 0}, cost = rate, size = rate, daemon = rate;
     run_ops(&bed, 1000);
     synchronize(&bed);
     for (int run = 0; run < 5; run++) {
         dt_session_info_t before = {.struct_size = sizeof before}, after = before;
         (void)dt_session_info(bed.session, &before);
-        double begin_us = now_us(), begin_cpu_us = cpu_us();
+        double begin_us = now_us(), begin_cpu_us = cpu_us(), daemon_us = cpu_us_of(controller);
         run_ops(&bed, count);
         double submitted_cpu_us = cpu_us();
         synchronize(&bed);
         add(&rate, count / ((now_us() - begin_us) / 1e6));
         add(&cost, (submitted_cpu_us - begin_cpu_us) * 1e3 / count);
+        add(&daemon, (cpu_us_of(controller) - daemon_us) * 1e3 / count);
         (void)dt_session_info(bed.session, &after);
         add(&size, (double)(after.bytes - before.bytes) / count);
     }
-    report(ops, &rate);
-    if (cpu)
-        report(cpu, &cost);
-    if (bytes)
-        report(bytes, &size);
+    report(figures->ops, &rate);
+    if (figures->client)
+        report(figures->client, &cost);
+    if (figures->controller)
+        report(figures->controller, &daemon);
+    if (figures->bytes)
+        report(figures->bytes, &size);
     end_bed(&bed);
 }
 
@@ -181,7 +201,9 @@ static void bench_pipeline_sim(void)
     static const struct figure ops = {"pipeline_sim_ops", "op/s", "higher", "Monarch", 2800, 4e6};
     static const struct figure cpu = {"client_op_c_ns", "ns", "lower", "PyTorch eager", 870, 100};
     static const struct figure bytes = {"wire_op_bytes", "B", "lower", "ggml RPC", 304, 16};
-    pipeline("sim:1", 2000000, &ops, &cpu, &bytes);
+    /* The whole daemon, its gRPC and the FREE of each operator included. */
+    static const struct figure daemon = {"controller_op_ns", "ns", "lower", "", 0, 150};
+    pipeline("sim:1", 2000000, &(struct pipeline_figures){&ops, &cpu, &daemon, &bytes});
 }
 
 static void bench_pipeline_torch(void)
@@ -189,7 +211,64 @@ static void bench_pipeline_torch(void)
     static const struct figure ops = {"pipeline_torch_ops", "op/s", "higher",
                                       "torch.rpc",          8500,   1e6};
     if (has_torch())
-        pipeline(dt_clienttest_devices(), 500000, &ops, NULL, NULL);
+        pipeline(dt_clienttest_devices(), 500000, &(struct pipeline_figures){.ops = &ops});
+}
+
+/* aten::index_select(data, 0, index) of one element; where the index is none it fails, there. */
+static double select_us(struct bed *bed, int64_t at)
+{
+    enum { COUNT = 20000 };
+    static const int64_t sizes[] = {1};
+    dt_tensor_t *index = dt_clienttest_i64(bed->session, &at, 1);
+    const uint64_t inputs[] = {dt_tensor_id(bed->one), dt_tensor_id(index)};
+    dt_operand_t operands[2] = {0};
+    dt_error_t err;
+    uint32_t sig;
+    const dt_value_t args[] = {dt_arg_tag(DT_VALUE_TENSOR), dt_arg_int(0),
+                               dt_arg_tag(DT_VALUE_TENSOR)};
+    dt_operation_t select = {.name = "aten::index_select",
+                             .args = args,
+                             .arg_count = 3,
+                             .inputs = operands,
+                             .input_count = 2};
+    dt_output_t output = {.alias = DT_ALIAS_FRESH};
+    if (dt_describe(DT_DTYPE_F32, 1, sizes, NULL, &operands[0].meta, &err) != DT_OK ||
+        dt_describe(DT_DTYPE_I64, 1, sizes, NULL, &operands[1].meta, &err) != DT_OK)
+        dt_test_die("describe: %s", err.text);
+    output.meta = operands[0].meta;
+    if (dt_signature_define(bed->session, &select, &output, 1, 0, &sig, &err) != DT_OK)
+        dt_test_die("define: %s", err.text);
+    synchronize(bed);
+    double begin_us = now_us();
+    for (int i = 0; i < COUNT; i++) {
+        uint64_t out;
+        if (dt_submit(bed->session, sig, inputs, 2, NULL, 0, &out, 1, NULL) != DT_OK)
+            dt_test_die("submit");
+        dt_free_ids(bed->session, &out, 1);
+    }
+    synchronize(bed);
+    double us = (now_us() - begin_us) / COUNT;
+    dt_tensor_free(index);
+    return us;
+}
+
+static void bench_error(void)
+{
+    static const struct figure figure = {"error_op_ratio", "ratio", "lower", "", 0, 3};
+    struct samples ratio = {.count = 0};
+    if (!has_torch())
+        return;
+    struct bed bed = make_bed(dt_clienttest_devices(), false);
+    dt_failure_t failure = {0};
+    (void)select_us(&bed, 0);
+    for (int run = 0; run < 7; run++) {
+        double good_us = select_us(&bed, 0);
+        add(&ratio, select_us(&bed, 1) / good_us);
+    }
+    report(&figure, &ratio);
+    dt_tensor_free(bed.one);
+    (void)dt_disconnect(bed.session, DT_TESTCLUSTER_PATIENCE_MS, &failure); /* says the errors */
+    (void)dt_testcluster_stop(bed.tc);
 }
 
 static void roundtrip(bool use_tcp, const struct figure *figure)
@@ -350,37 +429,80 @@ static void bench_add500(void)
     end_bed(&bed);
 }
 
-/* From dt_connect() to the first result; the backend's own load time is in it. */
+/* From dt_connect() to the first result. */
+static double private_ms(const char *devices)
+{
+    dt_connect_options_t options = {.struct_size = sizeof options,
+                                    .flags = DT_CONNECT_PRIVATE,
+                                    .bin_dir = getenv("DT_TEST_BIN"),
+                                    .private_devices = devices};
+    dt_session_t *session;
+    dt_error_t err;
+    const float value = 1;
+    float is;
+    double begin_us = now_us();
+    if (dt_connect(&options, &session, &err) != DT_OK)
+        dt_test_die("connect: %s", err.text);
+    dt_tensor_t *x = dt_clienttest_f32(session, 0, NULL, &value);
+    dt_tensor_t *y = dt_clienttest_call2(session, "aten::add.Tensor", x, x);
+    dt_clienttest_read(y, &is, sizeof is);
+    double ms = (now_us() - begin_us) / 1e3;
+    dt_tensor_free(x);
+    dt_tensor_free(y);
+    dt_clienttest_disconnect(session);
+    return ms;
+}
+
+/* What a process needs to load the backend's library, and nothing else. */
+static double load_ms(void)
+{
+    const char *args[] = {"--load", NULL};
+    dt_testrun_t run = dt_testrun_program(program, args, NULL);
+    double ms = run.code == 0 ? strtod(run.out, NULL) : NAN;
+    dt_testrun_fini(&run);
+    return ms;
+}
+
+static int load(void)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof path, "%s/../lib/dtorch/backends/dtorch-backend-torch.so",
+                   getenv("DT_TEST_BIN"));
+    double begin_us = now_us();
+    if (!dlopen(path, RTLD_NOW | RTLD_LOCAL))
+        return 1;
+    (void)printf("%.3f\n", (now_us() - begin_us) / 1e3);
+    return 0;
+}
+
+/* `private_start_ms` with a backend that loads nothing; with torch its load time is stated. */
 static void bench_private(void)
 {
-    static const struct figure figure = {"private_start_ms", "ms", "lower", "", 0, 500};
-    struct samples ms = {.count = 0};
+    static const struct figure plain = {"private_start_ms", "ms", "lower", "", 0, 500};
+    static const struct figure loading = {"backend_load_ms", "ms", "lower", "", 0, 0};
+    struct figure torch = {"private_torch_start_ms", "ms", "lower", "backend_load_ms", 0, 0};
+    struct samples ref = {.count = 0}, load_of = ref, with_torch = ref;
     for (int run = 0; run < 7; run++) {
-        dt_connect_options_t options = {.struct_size = sizeof options,
-                                        .flags = DT_CONNECT_PRIVATE,
-                                        .bin_dir = getenv("DT_TEST_BIN"),
-                                        .private_devices = "ref"};
-        dt_session_t *session;
-        dt_error_t err;
-        const float value = 1;
-        float is;
-        double begin_us = now_us();
-        if (dt_connect(&options, &session, &err) != DT_OK)
-            dt_test_die("connect: %s", err.text);
-        dt_tensor_t *x = dt_clienttest_f32(session, 0, NULL, &value);
-        dt_clienttest_read(x, &is, sizeof is);
-        add(&ms, (now_us() - begin_us) / 1e3);
-        dt_tensor_free(x);
-        dt_clienttest_disconnect(session);
+        add(&ref, private_ms("ref"));
+        if (!has_torch())
+            continue;
+        add(&load_of, load_ms());
+        add(&with_torch, private_ms(dt_clienttest_devices()));
     }
-    report(&figure, &ms);
+    report(&plain, &ref);
+    if (!has_torch())
+        return;
+    report(&loading, &load_of); /* sorts */
+    torch.peer_value = load_of.values[load_of.count / 2];
+    torch.goal = 500 + torch.peer_value;
+    report(&torch, &with_torch);
 }
 
 static const struct {
     const char *keys; /* each with a space around */
     void (*run)(void);
 } benches[] = {
-    {" client_op_c_ns wire_op_bytes pipeline_sim_ops ", bench_pipeline_sim},
+    {" client_op_c_ns controller_op_ns wire_op_bytes pipeline_sim_ops ", bench_pipeline_sim},
     {" pipeline_torch_ops ", bench_pipeline_torch},
     {" op_roundtrip_us ", bench_roundtrip_unix},
     {" op_roundtrip_tcp_us ", bench_roundtrip_tcp},
@@ -388,7 +510,8 @@ static const struct {
     {" upload_local_gbs fetch_local_gbs ", bench_bulk_local},
     {" upload_relay_gbs fetch_relay_gbs ", bench_bulk_relay},
     {" add500_c_ratio ", bench_add500},
-    {" private_start_ms ", bench_private},
+    {" error_op_ratio ", bench_error},
+    {" private_start_ms private_torch_start_ms backend_load_ms ", bench_private},
 };
 
 static bool is_wanted(const char *keys, int argc, char **argv)
@@ -407,6 +530,9 @@ static bool is_wanted(const char *keys, int argc, char **argv)
 int main(int argc, char **argv)
 {
     int ran = 0;
+    program = argv[0];
+    if (argc > 1 && strcmp(argv[1], "--load") == 0)
+        return load();
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         if (is_wanted(benches[i].keys, argc, argv)) {
             benches[i].run();
