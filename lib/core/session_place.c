@@ -360,10 +360,11 @@ static void lose(struct loss *loss, dt_session_link_t *link, const Dtorch__V1__O
     count_operators(loss, link);
     lose_tensors(loss);
     release(loss, link, error->text);
+    /* One of them may be what the engine died of: asked again, they would end the next one too. */
+    dt_session_answer_queries(sessions, session);
     (void)rebind(sessions, session);
     tell(loss, node); /* before the answers, so that the program knows why */
     lose_answers(loss);
-    dt_session_answer_queries(sessions, session);
     dt_session_settle(sessions, session);
     dt_session_pump(sessions, session);
 }
