@@ -230,9 +230,13 @@ static bool take_data(dt_session_t *session, const dt_client_chunk_t *chunk, uin
         future->received = (size_t)end;
         session->io.bulk_progress_ns = dt_loop_now_ns();
     }
+    bool is_due = *ret_restart || future->received == future->size ||
+                  future->received - future->told >= DT_BULK_TELL_BYTES;
+    if (is_due)
+        future->told = future->received;
     *ret_received = future->received;
     dt_client_future_whole(future);
-    return true;
+    return is_due;
 }
 
 static void on_data(dt_session_t *session, dt_client_path_t *path, const dt_client_chunk_t *chunk)
@@ -393,10 +397,11 @@ static dt_client_upload_t *next_upload(dt_session_t *session, dt_client_path_t *
                 upload->sent = upload->received;
             }
             size_t left = upload->ready - upload->sent;
-            if (left >= DT_CLIENT_BULK_CHUNK || (left > 0 && upload->ready == upload->size)) {
+            size_t most = is_placed(upload) ? DT_BULK_PIECE_BYTES : DT_CLIENT_BULK_CHUNK;
+            if (left >= most || (left > 0 && upload->ready == upload->size)) {
                 next = upload;
                 *ret_path = path;
-                *ret_size = left < DT_CLIENT_BULK_CHUNK ? left : DT_CLIENT_BULK_CHUNK;
+                *ret_size = left < most ? left : most;
             }
         }
         ahead += ahead_of(upload);
@@ -410,8 +415,8 @@ static dt_client_upload_t *next_upload(dt_session_t *session, dt_client_path_t *
 static void send_uploads(dt_session_t *session)
 {
     dt_client_upload_t *upload;
-    dt_client_path_t *path;
-    size_t size;
+    dt_client_path_t *path = NULL;
+    size_t size = 0;
     while ((upload = next_upload(session, &path, &size)) != NULL)
         if (!(path ? dt_client_path_piece(path, upload, size)
                    : session->io.bulk && say_chunk(session, upload, size)))

@@ -123,6 +123,7 @@ struct dt_future {
     uint8_t *data;
     size_t size;
     size_t received; /* of a transfer */
+    size_t told;     /* of `received` */
     bool has_result; /* it came, and says what the bytes are */
     bool is_given;   /* `data` is the program's own memory */
     bool has_asked;  /* to begin again at asked_at */

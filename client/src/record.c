@@ -78,18 +78,19 @@ void dt_client_record_frame(dt_session_t *session, const dt_client_frame_t *fram
 void dt_client_record_chunk(dt_session_t *session, dt_client_upload_t *upload, size_t size)
 {
     size_t end = upload->sent + size;
-    if (!session->io.recording || end <= upload->recorded)
-        return;
-    const dt_recording_chunk_t chunk = {
-        .transfer = upload->number,
-        .offset = upload->recorded,
-        .bytes = upload->data + upload->recorded,
-        .size = end - upload->recorded,
-    };
-    dt_status_t status =
-        dt_recording_add_chunk(session->io.recording, now_of(session), &chunk, NULL);
-    (void)status;
-    upload->recorded = end;
+    while (session->io.recording && upload->recorded < end) {
+        size_t left = end - upload->recorded;
+        const dt_recording_chunk_t chunk = {
+            .transfer = upload->number,
+            .offset = upload->recorded,
+            .bytes = upload->data + upload->recorded,
+            .size = left < DT_CLIENT_BULK_CHUNK ? left : DT_CLIENT_BULK_CHUNK,
+        };
+        dt_status_t status =
+            dt_recording_add_chunk(session->io.recording, now_of(session), &chunk, NULL);
+        (void)status;
+        upload->recorded += chunk.size;
+    }
 }
 
 void dt_client_record_result(const dt_future_t *future, dt_status_t result)

@@ -4,7 +4,7 @@
 
 #include "client.h"
 
-#define FILL_BYTES DT_CLIENT_BULK_CHUNK
+#define FILL_BYTES DT_BULK_PIECE_BYTES
 
 /* ---- metadata ---- */
 

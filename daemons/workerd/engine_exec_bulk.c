@@ -14,9 +14,9 @@
 
 /* ---- in ---- */
 
-static void answer_received(dt_exec_session_t *session, const dt_exec_upload_t *upload,
-                            bool is_again)
+static void answer_received(dt_exec_session_t *session, dt_exec_upload_t *upload, bool is_again)
 {
+    upload->told = upload->received;
     uint8_t body[5 * DT_PACK_NUMBER_MAX];
     uint8_t *at = dt_pack_number(body, DT_PACK_CHUNK_SESSION, session->id);
     at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, upload->transfer);
@@ -97,7 +97,8 @@ static dt_status_t upload_write(dt_exec_session_t *session, dt_exec_upload_t *up
     DT_TRY(options->backend->tensor_write(options->device, upload->handle, head->offset + known,
                                           bytes + known, size - known, err));
     upload->received = at + size;
-    answer_received(session, upload, false);
+    if (upload->received == upload->size || upload->received - upload->told >= DT_BULK_TELL_BYTES)
+        answer_received(session, upload, false);
     return DT_OK;
 }
 
@@ -321,7 +322,7 @@ static dt_status_t place_whole(dt_exec_session_t *session, dt_exec_download_t *d
     download->bytes = download->area.bytes;
     while (download->sent < download->size) {
         uint64_t left = download->size - download->sent;
-        size_t size = left < DT_EXEC_CHUNK_MAX ? (size_t)left : DT_EXEC_CHUNK_MAX;
+        size_t size = left < DT_BULK_PIECE_BYTES ? (size_t)left : DT_BULK_PIECE_BYTES;
         DT_TRY(options->backend->tensor_read(options->device, handle, download->sent,
                                              download->bytes + download->sent, size, err));
         tell_placed(session, download, download->sent, size, &download->area,
@@ -330,42 +331,6 @@ static dt_status_t place_whole(dt_exec_session_t *session, dt_exec_download_t *d
         download->sent += size;
     }
     return DT_OK;
-}
-
-static dt_status_t copy_whole(dt_exec_session_t *session, dt_exec_download_t *download,
-                              void *handle, dt_error_t *err)
-{
-    const dt_exec_options_t *options = &session->exec->options;
-    download->bytes = dt_exec_backend_memory()->alloc(NULL, download->size);
-    if (download->bytes)
-        return options->backend->tensor_read(options->device, handle, 0, download->bytes,
-                                             download->size, err);
-    download->handle = handle;
-    return DT_OK;
-}
-
-dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer, void *handle,
-                                   uint64_t size, dt_error_t *err)
-{
-    if (session->download_count == DT_EXEC_DOWNLOADS_MAX)
-        return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_DOWNLOADS_MAX,
-                       "%u fetched tensors wait to be read", DT_EXEC_DOWNLOADS_MAX);
-    dt_exec_download_t *download = calloc(1, sizeof *download);
-    if (!download)
-        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the engine has no memory for a transfer");
-    download->transfer = transfer;
-    download->size = size;
-    dt_list_init(&download->pieces);
-    dt_list_push(&session->downloads, &download->link);
-    session->download_count++;
-    dt_status_t status =
-        size > DT_BULK_INLINE_MAX && dt_exec_area_take(session, size, &download->area)
-            ? place_whole(session, download, handle, err)
-            : copy_whole(session, download, handle, err);
-    session->download_waits += download->handle != NULL;
-    if (status != DT_OK)
-        download_free(session, download);
-    return status;
 }
 
 /* The next `size` bytes of a download: its copy, or read from the tensor into `room`. */
@@ -439,6 +404,54 @@ static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download)
     download->sent += size;
     download_count(session, download);
     return true;
+}
+
+/* Keep a copy; the first pieces of it leave meanwhile, as far as they may. */
+static dt_status_t copy_whole(dt_exec_session_t *session, dt_exec_download_t *download,
+                              void *handle, dt_error_t *err)
+{
+    const dt_exec_options_t *options = &session->exec->options;
+    download->bytes = dt_exec_backend_memory()->alloc(NULL, download->size);
+    if (!download->bytes) {
+        download->handle = handle;
+        return DT_OK;
+    }
+    for (uint64_t copied = 0; copied < download->size;) {
+        uint64_t left = download->size - copied;
+        uint64_t size = left < DT_EXEC_CHUNK_MAX ? left : DT_EXEC_CHUNK_MAX;
+        DT_TRY(options->backend->tensor_read(options->device, handle, copied,
+                                             download->bytes + copied, size, err));
+        copied += size;
+        if (download->sent + size == copied && session->ahead_bytes < DT_EXEC_AHEAD_MAX &&
+            dt_ring_room(&session->up) >= DT_EXEC_ROOM_BYTES + DT_EXEC_CHUNK_MAX &&
+            chunk_send(session, download))
+            dt_exec_kick(session);
+    }
+    return DT_OK;
+}
+
+dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer, void *handle,
+                                   uint64_t size, dt_error_t *err)
+{
+    if (session->download_count == DT_EXEC_DOWNLOADS_MAX)
+        return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_DOWNLOADS_MAX,
+                       "%u fetched tensors wait to be read", DT_EXEC_DOWNLOADS_MAX);
+    dt_exec_download_t *download = calloc(1, sizeof *download);
+    if (!download)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the engine has no memory for a transfer");
+    download->transfer = transfer;
+    download->size = size;
+    dt_list_init(&download->pieces);
+    dt_list_push(&session->downloads, &download->link);
+    session->download_count++;
+    dt_status_t status =
+        size > DT_BULK_INLINE_MAX && dt_exec_area_take(session, size, &download->area)
+            ? place_whole(session, download, handle, err)
+            : copy_whole(session, download, handle, err);
+    session->download_waits += download->handle != NULL;
+    if (status != DT_OK)
+        download_free(session, download);
+    return status;
 }
 
 /* Whether a chunk could go now; else what it waits for will wake us. */

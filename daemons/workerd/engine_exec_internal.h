@@ -124,6 +124,7 @@ typedef struct dt_exec_upload {
     uint64_t offset; /* in the tensor */
     uint64_t size;
     uint64_t received;
+    uint64_t told;  /* of `received` */
     bool has_asked; /* for what comes at asked_at to be said again */
     uint64_t asked_at;
 } dt_exec_upload_t;

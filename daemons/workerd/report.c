@@ -97,6 +97,23 @@ static void engine_metrics(const dt_report_t *report, dt_metrics_text_t *text)
                            (int64_t)engines->answers[i]);
 }
 
+static void bulk_metrics(const dt_node_sessions_stats_t *sessions, dt_metrics_text_t *text)
+{
+    static const char *const paths[DT_NODE_BULK_PATHS] = {"window", "direct", "relayed"};
+    gauge(text, "dtorch_worker_data_connections", "Data connections of programs",
+          sessions->connections);
+    counter(text, "dtorch_worker_data_connections_refused_total",
+            "Data connections that were refused", sessions->connections_refused);
+    dt_metrics_family(text, "dtorch_worker_bulk_bytes_total", DT_METRICS_COUNTER,
+                      "Bytes of large tensors by the way that they took");
+    for (int i = 0; i < DT_NODE_BULK_PATHS; i++) {
+        dt_metrics_integer(text, DT_METRICS_LABELS({"path", paths[i]}, {"direction", "upload"}),
+                           (int64_t)sessions->bulk[i].up_bytes);
+        dt_metrics_integer(text, DT_METRICS_LABELS({"path", paths[i]}, {"direction", "fetch"}),
+                           (int64_t)sessions->bulk[i].down_bytes);
+    }
+}
+
 static void session_metrics(const dt_report_t *report, dt_metrics_text_t *text)
 {
     const dt_node_sessions_stats_t *sessions = &report->sessions;
@@ -113,6 +130,7 @@ static void session_metrics(const dt_report_t *report, dt_metrics_text_t *text)
     counter(text, "dtorch_worker_result_bytes_total", "Bytes of them", sessions->message_bytes);
     gauge(text, "dtorch_worker_results_kept_bytes",
           "Bytes of messages that the controller has not taken yet", (int64_t)sessions->kept_bytes);
+    bulk_metrics(sessions, text);
 }
 
 static const char *health_text(int32_t health)

@@ -40,6 +40,8 @@
 #define DT_BULK_WINDOW_BYTES (DT_BULK_UPLOAD_BYTES + DT_BULK_FETCH_BYTES)
 #define DT_BULK_AREAS_MAX    64u
 #define DT_BULK_UNITS_MAX    64u
+#define DT_BULK_PIECE_BYTES  (1u << 20) /* PLACED in one message */
+#define DT_BULK_TELL_BYTES   (2u << 20) /* RECEIVED is said after so many, and at the end */
 #define DT_BULK_AHEAD_MAX    (8u << 20) /* bytes of DATA on their way in one direction */
 
 typedef enum dt_bulk_kind {

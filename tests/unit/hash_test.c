@@ -54,6 +54,18 @@ Test(crc32c, both_forms_agree_at_every_length_and_alignment)
                          dt_crc32c_portable_for_test(7, data + from, size));
 }
 
+Test(crc32c, both_forms_agree_on_long_pieces)
+{
+    static uint8_t data[40000];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)dt_hash_u64(i);
+    for (size_t size = 3050; size < 3100; size++)
+        cr_assert_eq(dt_crc32c(9, data + 1, size), dt_crc32c_portable_for_test(9, data + 1, size));
+    for (size_t size = 6100; size + 3 <= sizeof data; size += 997)
+        cr_assert_eq(dt_crc32c(~0u, data + 3, size),
+                     dt_crc32c_portable_for_test(~0u, data + 3, size));
+}
+
 Test(crc32c, continues_over_pieces)
 {
     for (size_t cut = 0; cut <= 9; cut++) {
