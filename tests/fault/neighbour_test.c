@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "lib/clienttest.h"
+#include "lib/multiplier.h"
 #include "lib/rawpeer.h"
 
 TestSuite(neighbour, .timeout = 280);
@@ -19,8 +20,6 @@ TestSuite(neighbour, .timeout = 280);
 #define MIB          (INT64_C(1) << 20)
 #define PATIENCE_MS  DT_TESTCLUSTER_PATIENCE_MS
 #define SIDE         64 /* of matrices */
-#define BATCH        16 /* products between two fetches */
-#define AHEAD        8  /* batches in the stream */
 #define SHARE_MIN    40 /* percent */
 #define BATCHES      60
 #define GROWTH_MAX   (64 * MIB)  /* of a daemon, for one session: its windows, and what moves */
@@ -41,92 +40,21 @@ static bool is_sanitized(void)
     return bin && (strstr(bin, "/asan/") || strstr(bin, "/tsan/"));
 }
 
-/* ---- a program that multiplies, with some batches ahead ---- */
-
-struct worker {
-    pthread_t thread;
-    dt_testcluster_t *tc;
-    dt_session_t *session;
-    atomic_int done; /* batches whose result came */
-    atomic_bool should_end;
-    int wanted; /* batches; 0: until told */
-};
-
-/* Wait for the oldest batch and look at its result: (SIDE, SIDE) of ones squared. */
-static void take_batch(struct worker *w, dt_future_t *future)
-{
-    float is[SIDE * SIDE];
-    dt_failure_t failure;
-    dt_error_t err;
-    if (dt_future_wait(future, PATIENCE_MS, &failure) != DT_OK)
-        dt_test_die("%s: %s", failure.kind, failure.error.text);
-    if (dt_future_read(future, is, sizeof is, &err) != DT_OK)
-        dt_test_die("%s", err.text);
-    for (int i = 0; i < SIDE * SIDE; i++)
-        if (is[i] != SIDE)
-            dt_test_die("batch %d: %g, not %d", atomic_load(&w->done), (double)is[i], SIDE);
-    dt_future_free(future);
-    atomic_fetch_add(&w->done, 1);
-}
-
-static void *multiply(void *arg)
-{
-    struct worker *w = arg;
-    static float ones[SIDE * SIDE];
-    dt_future_t *futures[AHEAD] = {NULL};
-    int sent = 0;
-    for (int i = 0; i < SIDE * SIDE; i++)
-        ones[i] = 1;
-    dt_tensor_t *a = dt_clienttest_f32(w->session, 2, (int64_t[]){SIDE, SIDE}, ones);
-    while (!atomic_load(&w->should_end) && (w->wanted == 0 || sent < w->wanted)) {
-        dt_tensor_t *product = NULL;
-        dt_error_t err;
-        for (int k = 0; k < BATCH; k++) {
-            dt_tensor_free(product);
-            product = dt_clienttest_call2(w->session, "aten::mm", a, a);
-        }
-        if (futures[sent % AHEAD])
-            take_batch(w, futures[sent % AHEAD]);
-        if (dt_fetch(product, &futures[sent % AHEAD], &err) != DT_OK)
-            dt_test_die("%s", err.text);
-        dt_tensor_free(product);
-        sent++;
-    }
-    for (int i = 0; i < AHEAD; i++)
-        if (futures[(sent + i) % AHEAD])
-            take_batch(w, futures[(sent + i) % AHEAD]);
-    dt_tensor_free(a);
-    return NULL;
-}
-
-static void worker_start(struct worker *w, dt_testcluster_t *tc, int wanted)
-{
-    memset(w, 0, sizeof *w);
-    w->tc = tc;
-    w->wanted = wanted;
-    w->session = dt_clienttest_connect(tc, NULL, NULL);
-    cr_assert_eq(pthread_create(&w->thread, NULL, multiply, w), 0);
-}
-
-static void worker_join(struct worker *w)
-{
-    cr_assert_eq(pthread_join(w->thread, NULL), 0);
-    dt_clienttest_disconnect(w->session);
-}
+/* ---- shares ---- */
 
 static bool has_begun(dt_testcluster_t *tc, void *arg)
 {
     (void)tc;
-    return atomic_load(&((struct worker *)arg)->done) >= AHEAD;
+    return atomic_load(&((dt_multiplier_t *)arg)->done) >= DT_MULTIPLIER_AHEAD;
 }
 
 /* Both have work all the time, so what one gets beside the other is what it gets of the device. */
 Test(neighbour, of_one_that_never_stops_gets_its_share)
 {
     dt_testcluster_t *tc = start("");
-    struct worker endless, good;
-    worker_start(&endless, tc, 0);
-    worker_start(&good, tc, 0);
+    dt_multiplier_t endless, good;
+    dt_multiplier_start(&endless, tc, SIDE, 0);
+    dt_multiplier_start(&good, tc, SIDE, 0);
     cr_assert(dt_testcluster_wait(tc, has_begun, &endless, PATIENCE_MS));
     cr_assert(dt_testcluster_wait(tc, has_begun, &good, PATIENCE_MS));
     int other = atomic_load(&endless.done), own = atomic_load(&good.done);
@@ -137,10 +65,10 @@ Test(neighbour, of_one_that_never_stops_gets_its_share)
     other = atomic_load(&endless.done) - other;
     atomic_store(&endless.should_end, true);
     atomic_store(&good.should_end, true);
-    worker_join(&endless);
-    worker_join(&good);
-    cr_assert_geq(100 * own, SHARE_MIN * (own + other - AHEAD), "%d batches beside %d of the other",
-                  own, other);
+    dt_multiplier_join(&endless);
+    dt_multiplier_join(&good);
+    cr_assert_geq(100 * own, SHARE_MIN * (own + other - DT_MULTIPLIER_AHEAD),
+                  "%d batches beside %d of the other", own, other);
     cr_assert_eq(dt_testcluster_stop(tc), 0);
 }
 
@@ -236,14 +164,14 @@ Test(neighbour, of_those_that_misbehave_gets_right_results)
     static void *(*const pests[])(void *) = {take_memory, talk_nonsense, never_read};
     dt_testcluster_t *tc = start("");
     struct pest p[3];
-    struct worker good;
+    dt_multiplier_t good;
     for (int i = 0; i < 3; i++) {
         memset(&p[i], 0, sizeof p[i]);
         p[i].tc = tc;
         cr_assert_eq(pthread_create(&p[i].thread, NULL, pests[i], &p[i]), 0);
     }
-    worker_start(&good, tc, BATCHES);
-    worker_join(&good);
+    dt_multiplier_start(&good, tc, SIDE, BATCHES);
+    dt_multiplier_join(&good);
     cr_assert_eq(atomic_load(&good.done), BATCHES);
     for (int i = 0; i < 3; i++) {
         atomic_store(&p[i].should_end, true);
