@@ -3,6 +3,7 @@
 Each wraps one function, does nothing for tensors of other devices, and is made once."""
 
 import functools
+import importlib
 import warnings
 from typing import Any
 
@@ -169,7 +170,7 @@ def _forward_ranges() -> None:
 
 def _loop_in_some_optimizers() -> None:
     for name in ("asgd", "nadam", "radam"):
-        module = getattr(torch.optim, name, None)
+        module = importlib.import_module(f"torch.optim.{name}")
         plain = getattr(module, "_default_to_fused_or_foreach", None)
         if plain is not None:
             module._default_to_fused_or_foreach = _loop_on_device(plain)
