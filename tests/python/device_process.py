@@ -172,9 +172,9 @@ def ctrl_c_leaves_a_wait() -> None:
         start = time.monotonic()
         try:
             y.sum().item()
-            print("too fast")
+            print("too fast", flush=True)
         except KeyboardInterrupt:
-            print("left")
+            print("left", flush=True)
         print("usable:", torch.ones(2).sum().item(), flush=True)
         small = torch.ones(3, device="dtorch")
         del x, y
@@ -200,12 +200,12 @@ def a_session_is_usable_after_ctrl_c() -> None:
         x = torch.randn(900, 900, device="dtorch") * 0.01
         x.sum().item()
         y = x
-        for _ in range(150):
+        for _ in range(40):
             y = y @ x
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
             y.sum().item()
-            import time; time.sleep(10)
+            import time; time.sleep(60)
         except KeyboardInterrupt:
             print("left")
         print("sum", (torch.ones(3, device="dtorch") + 1).sum().item(), y.sum().isfinite().item())
