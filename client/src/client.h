@@ -55,8 +55,11 @@
 #define DT_CLIENT_SCALARS_MAX   16u    /* numbers of one call that may become dynamic */
 #define DT_CLIENT_ADDRESSES_MAX 16u
 #define DT_CLIENT_NO_META       UINT32_MAX
+/* Ids are freed together, but what holds so much memory does not wait for others. */
+#define DT_CLIENT_FREE_BYTES   (256u << 10)
+#define DT_CLIENT_FREE_UNKNOWN (16u << 10) /* what an id counts whose tensor is not known here */
 /* Bytes of one FREE record; a frame keeps so much room for the frees that go with it. */
-#define DT_CLIENT_FREES (48u + DT_VARINT_BYTES_MAX * DT_RECORD_FREE_MAX)
+#define DT_CLIENT_FREES        (48u + DT_VARINT_BYTES_MAX * DT_RECORD_FREE_MAX)
 
 typedef enum dt_client_state {
     DT_CLIENT_CONNECTING,
@@ -385,6 +388,7 @@ struct dt_session {
     dt_tensor_t *tensor_pool;
     uint64_t *frees; /* ids to free; (free_count) */
     uint32_t free_count, free_cap;
+    uint64_t free_bytes;    /* that they hold, as far as is known */
     uint64_t *sync_tensors; /* (vdev_count) what a synchronising FETCH names; 0: none yet */
     uint8_t *has_mesh;      /* (vdev_count) DEF_MESH was sent */
 

@@ -92,6 +92,24 @@ void dt_client_close_frame(dt_session_t *session)
 
 /* ---- room ---- */
 
+/* Write one record of what the program has freed, if there is room. */
+static bool put_free(dt_session_t *session)
+{
+    dt_record_t record = {.kind = DT_RECORD_FREE};
+    uint32_t count =
+        session->free_count < DT_RECORD_FREE_MAX ? session->free_count : DT_RECORD_FREE_MAX;
+    record.ids.count = count;
+    record.ids.ids = session->frees;
+    if (!dt_record_put(&session->writer, &record))
+        return false;
+    session->free_count -= count;
+    if (session->free_count)
+        memmove(session->frees, session->frees + count, session->free_count * sizeof(uint64_t));
+    else
+        session->free_bytes = 0; /* of a rest it stays too high: it goes the sooner */
+    return true;
+}
+
 static dt_status_t ended(const dt_session_t *session, dt_error_t *err)
 {
     return dt_fail(err, session->end.code, session->end.source, session->end.source_code, "%s",
@@ -135,8 +153,12 @@ dt_status_t dt_client_room(dt_session_t *session, size_t bound, int64_t deadline
             free(session->open);
             session->open = NULL;
         }
-        if (session->unsent_bytes <= DT_CLIENT_UNSENT_MAX)
-            return open_frame(session, bound, err);
+        if (session->unsent_bytes <= DT_CLIENT_UNSENT_MAX) {
+            DT_TRY(open_frame(session, bound, err));
+            if (session->free_bytes >= DT_CLIENT_FREE_BYTES)
+                (void)put_free(session); /* for it there is room beside `bound` */
+            return DT_OK;
+        }
         if (!dt_client_wait(session, deadline_ns))
             return dt_fail(err, DT_ERR_TIMEOUT, "dt", 0, "the session's window is full");
     }
@@ -190,28 +212,17 @@ uint64_t dt_client_sequence(const dt_session_t *session)
  * may be opened for it. */
 void dt_client_put_frees(dt_session_t *session, bool is_tail)
 {
-    uint32_t done = 0;
-    while (done < session->free_count) {
-        uint32_t left = session->free_count - done;
-        dt_record_t record;
-        record.kind = DT_RECORD_FREE;
-        record.ids.count = left < DT_RECORD_FREE_MAX ? left : DT_RECORD_FREE_MAX;
-        record.ids.ids = session->frees + done;
-        if (!session->open && (!is_tail || session->state == DT_CLIENT_ENDED ||
-                               session->unsent_bytes > DT_CLIENT_UNSENT_MAX ||
-                               open_frame(session, dt_record_bound(&record), NULL) != DT_OK))
+    while (session->free_count > 0) {
+        if (!session->open &&
+            (!is_tail || session->state == DT_CLIENT_ENDED ||
+             session->unsent_bytes > DT_CLIENT_UNSENT_MAX || open_frame(session, 0, NULL) != DT_OK))
             break;
-        if (!dt_record_put(&session->writer, &record)) {
-            if (!is_tail || session->writer.count == 0)
-                break;
-            close_open(session);
+        if (put_free(session))
             continue;
-        }
-        done += record.ids.count;
+        if (!is_tail || session->writer.count == 0)
+            break;
+        close_open(session);
     }
-    session->free_count -= done;
-    if (done && session->free_count)
-        memmove(session->frees, session->frees + done, session->free_count * sizeof(uint64_t));
 }
 
 /* ---- acknowledgement and resume ---- */

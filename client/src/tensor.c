@@ -38,7 +38,7 @@ dt_tensor_t *dt_client_tensor_new(dt_session_t *session, uint64_t id, uint32_t m
     return tensor;
 }
 
-static void free_id(dt_session_t *session, uint64_t id)
+static void free_id(dt_session_t *session, uint64_t id, uint64_t bytes)
 {
     if (session->state == DT_CLIENT_ENDED || id == 0)
         return;
@@ -51,7 +51,9 @@ static void free_id(dt_session_t *session, uint64_t id)
         session->free_cap = cap;
     }
     session->frees[session->free_count++] = id;
-    if (session->free_count >= DT_RECORD_FREE_MAX && session->open)
+    session->free_bytes += bytes;
+    if (session->open &&
+        (session->free_count >= DT_RECORD_FREE_MAX || session->free_bytes >= DT_CLIENT_FREE_BYTES))
         dt_client_put_frees(session, false);
     if (!session->is_ticking) {
         session->is_ticking = true;
@@ -64,7 +66,10 @@ static bool unref(dt_tensor_t *tensor)
     dt_session_t *session = tensor->session;
     if (--tensor->refs > 0)
         return false;
-    free_id(session, tensor->id);
+    free_id(session, tensor->id,
+            tensor->meta == DT_CLIENT_NO_META
+                ? DT_CLIENT_FREE_UNKNOWN
+                : (uint64_t)dt_meta_bytes(session->metas.items[tensor->meta]));
     tensor->next_free = session->tensor_pool;
     session->tensor_pool = tensor;
     return true;
@@ -127,7 +132,7 @@ void dt_free_ids(dt_session_t *session, const uint64_t *ids, uint32_t count)
         return;
     pthread_mutex_lock(&session->lock);
     for (uint32_t i = 0; i < count; i++)
-        free_id(session, ids[i]);
+        free_id(session, ids[i], DT_CLIENT_FREE_UNKNOWN);
     pthread_mutex_unlock(&session->lock);
 }
 

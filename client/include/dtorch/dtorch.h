@@ -321,7 +321,8 @@ typedef struct dt_connect_options {
     const char *program;               /* name for people, at most 127 bytes; NULL: the process's */
     const char *device_kind;           /* "cpu" "cuda" "sim"; NULL: any */
     const char *backend;               /* that must run the operators: "torch" "ref"; NULL: any */
-    uint64_t memory_limit_bytes;       /* of each virtual device; 0: the cluster's default */
+    uint64_t memory_limit_bytes;       /* of each virtual device, those on one device have it in
+                                          common; 0: the cluster's default */
     const char *bin_dir;         /* the daemons of a private cluster; NULL: $DTORCH_BIN, beside the
                                     library, $PATH */
     const char *private_devices; /* Devices= of a private cluster's worker; NULL: all */
