@@ -67,7 +67,7 @@ static bool unref(dt_tensor_t *tensor)
     if (--tensor->refs > 0)
         return false;
     free_id(session, tensor->id,
-            tensor->meta == DT_CLIENT_NO_META
+            tensor->meta >= session->metas.count /* DT_CLIENT_NO_META is */
                 ? DT_CLIENT_FREE_UNKNOWN
                 : (uint64_t)dt_meta_bytes(session->metas.items[tensor->meta]));
     tensor->next_free = session->tensor_pool;

@@ -45,6 +45,7 @@ typedef struct engine {
     bool was_ready;
     bool is_reported;
     bool is_taken;  /* by sessions; else it is a spare */
+    bool is_used;   /* a session is open in it now */
     int32_t device; /* -1: none */
     char backend[32];
     dt_engine_door_t door;
@@ -723,11 +724,20 @@ dt_status_t dt_engines_take(dt_engines_t *engines, int32_t device, uint32_t *ret
     if (status != DT_OK)
         return dt_fail(err, status, "dt", device, "no engine for device %d could be started",
                        (int)device);
-    engine->is_taken = true;
+    engine->is_taken = engine->is_used = true;
     *ret_engine = engine->id;
     maintain(engines);
     changed(engines);
     return DT_OK;
+}
+
+void dt_engines_use(dt_engines_t *engines, uint32_t id, bool is_used)
+{
+    engine_t *engine = engine_find(engines, id);
+    if (!engine || engine->is_used == is_used)
+        return;
+    engine->is_used = is_used;
+    changed(engines);
 }
 
 bool dt_engines_is_ready(const dt_engines_t *engines, uint32_t id)
@@ -770,7 +780,7 @@ void dt_engines_end(dt_engines_t *engines, uint32_t id)
     engine_t *engine = engine_find(engines, id);
     if (!engine)
         return;
-    engine->is_taken = false;
+    engine->is_taken = engine->is_used = false;
     end_one(engine);
     changed(engines);
 }
@@ -800,6 +810,8 @@ static Dtorch__V1__Engine__State state_of(const engine_t *engine, const dt_engin
 {
     if (engine->phase == ENGINE_LOST)
         return DTORCH__V1__ENGINE__STATE__CRASHED;
+    if (engine->is_used) /* before the engine knows it itself, so that no drain overlooks it */
+        return DTORCH__V1__ENGINE__STATE__BUSY;
     if (engine->phase == ENGINE_COMING_UP)
         return DTORCH__V1__ENGINE__STATE__LOADING;
     return shot->state == DT_ENGINE_STATE_BUSY ? DTORCH__V1__ENGINE__STATE__BUSY

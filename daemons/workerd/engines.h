@@ -93,6 +93,9 @@ void dt_engines_refresh(dt_engines_t *engines);
  * say. */
 DT_MUST_USE dt_status_t dt_engines_take(dt_engines_t *engines, int32_t device, uint32_t *ret_engine,
                                         dt_error_t *err);
+/* Say whether a session is open in a taken engine: it is shown as BUSY then, and a drain waits for
+ * it. One that was just taken is used. */
+void dt_engines_use(dt_engines_t *engines, uint32_t id, bool is_used);
 bool dt_engines_is_ready(const dt_engines_t *engines, uint32_t engine);
 /* Its doors; NULL: there is no such engine. Borrowed until it is lost or ended. */
 dt_engine_door_t *dt_engines_door(dt_engines_t *engines, uint32_t id);

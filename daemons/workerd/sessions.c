@@ -33,7 +33,8 @@ static dt_status_t host_take(dt_node_sessions_t *sessions, uint32_t device, cons
 {
     dt_node_host_t *host = host_find(sessions, device, key);
     if (host) {
-        host->users++;
+        if (host->users++ == 0)
+            dt_engines_use(sessions->options.engines, host->engine, true);
         *ret_host = host;
         return DT_OK;
     }
@@ -70,6 +71,7 @@ static void host_leave(dt_node_sessions_t *sessions, dt_node_host_t *host)
         host_free(host);
         return;
     }
+    dt_engines_use(sessions->options.engines, host->engine, false);
     host->linger_ns = dt_loop_now_ns() + DT_NODE_SESSIONS_LINGER_NS;
 }
 

@@ -707,6 +707,34 @@ Test(client, a_program_waits_when_the_window_is_full_and_ends_all_the_same)
     stop(tc);
 }
 
+/* ---- drain ---- */
+
+Test(client, a_node_is_drained_only_when_its_last_session_has_ended)
+{
+    dt_testcluster_t *tc = start("Isolation=tenant\n");
+    float data[4] = {1, 2, 3, 4}, is[4];
+    for (int round = 0; round < 2; round++) { /* the second one finds the engine lingering */
+        dt_session_t *session = dt_clienttest_connect(tc, NULL, NULL);
+        cr_assert_eq(dt_testcluster_set_node(tc, 0, DTORCH__V1__SET_NODE_REQUEST__CHANGE__DRAIN,
+                                             "look", NULL),
+                     DT_OK);
+        dt_tensor_t *tensor = dt_clienttest_f32(session, 1, (int64_t[]){4}, data);
+        dt_clienttest_read(tensor, is, sizeof is);
+        cr_assert(dt_testcluster_wait_admin(tc, 0, DTORCH__V1__NODE_INTENT__ADMIN__DRAINING,
+                                            DT_TESTCLUSTER_PATIENCE_MS),
+                  "drained under a program\n%s", dt_testcluster_logs(tc));
+        dt_tensor_free(tensor);
+        dt_clienttest_disconnect(session);
+        cr_assert(dt_testcluster_wait_admin(tc, 0, DTORCH__V1__NODE_INTENT__ADMIN__DRAINED,
+                                            DT_TESTCLUSTER_PATIENCE_MS),
+                  "%s", dt_testcluster_logs(tc));
+        cr_assert_eq(
+            dt_testcluster_set_node(tc, 0, DTORCH__V1__SET_NODE_REQUEST__CHANGE__UNDRAIN, "", NULL),
+            DT_OK);
+    }
+    stop(tc);
+}
+
 /* ---- private clusters, examples ---- */
 
 Test(client, without_an_address_a_private_cluster_is_started_and_ended)

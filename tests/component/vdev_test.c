@@ -183,7 +183,8 @@ Test(vdev, several_spread_over_the_devices_of_a_node_and_die_with_their_own)
     cr_assert(dt_testcluster_wait(tc, find_engine, &pid, PATIENCE), "%s", dt_testcluster_logs(tc));
     cr_assert_eq(kill(pid, SIGKILL), 0);
     cr_assert(dt_testcluster_wait_event(tc, "session-fault", DT_TESTCLUSTER_CONTROLLER, 0, PATIENCE,
-                                        NULL));
+                                        NULL),
+              "%s", dt_testcluster_logs(tc));
     for (uint32_t v = 0; v < VDEVS; v++) {
         const char *kind = fetch_kind(tensors[v]);
         cr_assert_str_eq(kind, bindings[v].device == 1 ? "EngineLost" : "", "vdev %u: %s\n%s", v,
