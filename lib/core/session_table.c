@@ -5,8 +5,8 @@
 
 #include "core/session_internal.h"
 
-#define MAP_FIRST   64u
-#define GROUP_BITS  4 /* ids in a row that share a group of entries: 16 of 16 bytes */
+#define MAP_FIRST   256u /* a power of two */
+#define GROUP_BITS  4    /* ids in a row that share a group of entries: 16 of 16 bytes */
 #define GROUP_MASK  ((UINT64_C(1) << GROUP_BITS) - 1)
 #define INDEX_SHIFT 20
 
@@ -57,7 +57,7 @@ static bool map_grow(dt_session_map_t *map)
 
 bool dt_session_map_put(dt_session_map_t *map, uint64_t id, uint32_t value)
 {
-    if ((!map->entries || 4 * map->count >= 3 * map->mask) && !map_grow(map))
+    if ((!map->entries || 2 * map->count >= map->mask) && !map_grow(map)) /* runs stay short */
         return false;
     map_insert(map, &(dt_session_entry_t){.id = id, .value = value});
     return true;
