@@ -307,7 +307,7 @@ typedef struct dt_client_cache {
     dt_buf_t body;         /* likewise */
 } dt_client_cache_t;
 
-/* What only the I/O thread touches, or the thread that stands in for it (dt_client_wait). */
+/* What only the I/O thread touches, or the thread that stands in for it (dt_client_await). */
 typedef struct dt_client_io {
     dt_loop_t *loop;
     dt_rpc_t *rpc;
@@ -351,6 +351,7 @@ struct dt_session {
     pthread_cond_t changed;
     uint64_t changes;      /* how often that was said */
     uint32_t waiter_count; /* threads in dt_client_wait() */
+    uint32_t answer_waits; /* of them those in dt_client_await() */
     bool may_defer;        /* who holds the lock is about to wait: a kick may be left to that */
     bool must_kick;        /* it was left */
     uint32_t generation;   /* of the process: fork() makes it old */
@@ -444,9 +445,11 @@ void dt_client_unuse_unlock(dt_session_t *session);
 /* Tell all who wait that something has changed. Lock held. */
 void dt_client_changed(dt_session_t *session);
 /* Wait for it. False: the deadline is over (INT64_MAX: none), or the program does not want to wait
- * any longer (dt_on_wait()). Lock held, released meanwhile; the caller may do the I/O thread's work
- * in that time, so what is I/O thread's is whoever's that turns (rpc/rpc.h, "Standing in"). */
+ * any longer (dt_on_wait()). Lock held, released meanwhile. */
 bool dt_client_wait(dt_session_t *session, int64_t deadline_ns);
+/* The same for an answer of the controller: the caller may do the I/O thread's work meanwhile, so
+ * what is I/O thread's is whoever's that turns (rpc/rpc.h, "Standing in"). */
+bool dt_client_await(dt_session_t *session, int64_t deadline_ns);
 int64_t dt_client_deadline(int64_t timeout_ms);
 /* The session ends for good: everybody who waits learns why. Lock held. */
 void dt_client_end(dt_session_t *session, dt_status_t code, const char *text);

@@ -244,7 +244,7 @@ static bool await(dt_future_t *future, int64_t deadline_ns)
     if (!future->is_done)
         dt_client_close_frame(session);
     session->may_defer = false;
-    while (!future->is_done && dt_client_wait(session, deadline_ns))
+    while (!future->is_done && dt_client_await(session, deadline_ns))
         ;
     return future->is_done;
 }
@@ -329,7 +329,7 @@ void dt_future_free(dt_future_t *future)
     if (future->has_slot) { /* its bytes are coming: not any more */
         future->is_dropped = true;
         dt_client_future_done(future, DT_OK);
-        if (session->waiter_count > 0)
+        if (session->answer_waits > 0)
             dt_client_io_kick(session); /* one of them may turn, and not hear of it */
         pthread_mutex_unlock(&session->lock);
         return;

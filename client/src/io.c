@@ -132,9 +132,11 @@ static dt_client_frame_t *take_frame(dt_session_t *session)
     session->unsent = frame->link.next == &session->frames
                           ? NULL
                           : DT_CONTAINER_OF(frame->link.next, dt_client_frame_t, link);
-    if (session->unsent_bytes > DT_CLIENT_UNSENT_MAX)
-        dt_client_changed(session);
+    /* A program that waits for room goes on when there is a good deal of it, not for each frame. */
+    bool was_much = session->unsent_bytes > DT_CLIENT_UNSENT_MAX / 2;
     session->unsent_bytes -= frame->size;
+    if (was_much && session->unsent_bytes <= DT_CLIENT_UNSENT_MAX / 2)
+        dt_client_changed(session);
     return frame;
 }
 
@@ -433,7 +435,7 @@ void dt_client_io_woken(dt_session_t *session)
     pthread_mutex_lock(&session->lock);
     bool should_end = session->should_end;
     bool should_tick = session->is_ticking;
-    bool should_lend = session->waiter_count > 0 && session->state == DT_CLIENT_LIVE;
+    bool should_lend = session->answer_waits > 0 && session->state == DT_CLIENT_LIVE;
     pthread_mutex_unlock(&session->lock);
     if (should_end) {
         if (!io->is_closing)

@@ -86,14 +86,15 @@ static bool wait_leading(dt_session_t *session, bool must_pump, int64_t deadline
     return session->changes != seen;
 }
 
-static bool wait_changed(dt_session_t *session, int64_t deadline_ns)
+static bool wait_changed(dt_session_t *session, int64_t deadline_ns, bool is_for_answer)
 {
     bool is_changed = true;
     bool must_pump = session->must_kick;
-    bool is_leader = session->wake && session->state == DT_CLIENT_LIVE && !session->should_end &&
-                     dt_rpc_lead(session->io.rpc);
+    bool is_leader = is_for_answer && session->wake && session->state == DT_CLIENT_LIVE &&
+                     !session->should_end && dt_rpc_lead(session->io.rpc);
     session->must_kick = false;
     session->waiter_count++;
+    session->answer_waits += is_for_answer;
     if (must_pump && !is_leader)
         dt_client_io_kick(session);
     if (is_leader) {
@@ -106,22 +107,33 @@ static bool wait_changed(dt_session_t *session, int64_t deadline_ns)
         is_changed = pthread_cond_timedwait(&session->changed, &session->lock, &until) != ETIMEDOUT;
     }
     session->waiter_count--;
+    session->answer_waits -= is_for_answer;
     return is_changed;
 }
 
-bool dt_client_wait(dt_session_t *session, int64_t deadline_ns)
+static bool wait_for(dt_session_t *session, int64_t deadline_ns, bool is_for_answer)
 {
     bool (*should_stop)(void *) = session->should_stop;
     void *arg = session->stop_arg;
     int64_t look_ns = dt_loop_now_ns() + DT_CLIENT_STOP_LOOK_NS;
     if (!should_stop || look_ns >= deadline_ns)
-        return wait_changed(session, deadline_ns);
-    if (wait_changed(session, look_ns))
+        return wait_changed(session, deadline_ns, is_for_answer);
+    if (wait_changed(session, look_ns, is_for_answer))
         return true;
     pthread_mutex_unlock(&session->lock);
     bool is_stopped = should_stop(arg);
     pthread_mutex_lock(&session->lock);
     return !is_stopped;
+}
+
+bool dt_client_wait(dt_session_t *session, int64_t deadline_ns)
+{
+    return wait_for(session, deadline_ns, false);
+}
+
+bool dt_client_await(dt_session_t *session, int64_t deadline_ns)
+{
+    return wait_for(session, deadline_ns, true);
 }
 
 void dt_on_wait(dt_session_t *session, bool (*should_stop)(void *arg), void *arg)

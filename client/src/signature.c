@@ -231,7 +231,7 @@ static dt_status_t ask(dt_session_t *session, const dt_buf_t *body, uint32_t vde
     session->may_defer = false;
     bool is_waiting = true;
     while (!query->is_done && session->state != DT_CLIENT_ENDED && is_waiting)
-        is_waiting = dt_client_wait(session, INT64_MAX);
+        is_waiting = dt_client_await(session, INT64_MAX);
     dt_list_remove(&query->link);
     if (!is_waiting && !query->is_done && session->state != DT_CLIENT_ENDED) {
         dt_error_t err;
