@@ -66,6 +66,7 @@ const Geometry *geometry_of(c10::ScalarType type, at::IntArrayRef sizes,
 struct View {
     const Geometry *geometry;
     uint64_t id;
+    uint64_t used; /* by which call, the last time */
 };
 
 struct Storage {
@@ -146,6 +147,13 @@ Op *find_op(const char *name, const char *overload = "");
 const std::vector<Op *> &all_ops();
 
 /* ---- calls (record.cpp) ---- */
+
+/* Recorder held. A view that a call is about to name must not be dropped for others' sake. */
+struct Calls {
+    uint64_t now = 0; /* number of the call that is put together */
+    int asking = 0;   /* threads that have put a call together and wait for the cluster's answer */
+};
+Calls &calls();
 
 std::mutex &recorder();
 /* Nobody waits for the recorder with the GIL: who holds the recorder may want the GIL. */

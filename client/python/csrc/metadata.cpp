@@ -422,18 +422,24 @@ void ask_cluster(const Call &call, Signature &signature)
     uint32_t max = call.op->has_list ? 4096 : (uint32_t)call.op->aliases.size();
     dt_session_t *now = session();
     counters().asked++;
+    calls().asking++;
     recorder().unlock();
     dt_status_t status =
         dt_signature_infer(now, &definition->operation, max, &number, failure.get());
     recorder().lock();
+    calls().asking--;
     if (status != DT_OK)
         raise(*failure);
     if (dt_signature_outputs(now, number, &outputs, &count, &flags) != DT_OK)
         TORCH_CHECK(false, "signature ", number, " is not known");
-    if (flags & DT_SIGNATURE_DEPENDS)
+    if (flags & DT_SIGNATURE_DEPENDS) {
+        /* What was written down for it says less than we know of aliases. */
+        dt_error_t err;
+        must(dt_signature_drop(now, &number, 1, &err), err);
         take_unknown(call, signature);
-    else
+    } else {
         take_flat(call, outputs, count, signature);
+    }
 }
 
 bool has_many(const Call &call)

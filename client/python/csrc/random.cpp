@@ -47,7 +47,7 @@ void write_state(uint32_t stream, const at::Tensor &state)
     dt_free_ids(now, &id, 1);
 }
 
-/* Its seed is sent when there is a session; one that is made later hears of all that live. */
+/* Its seed is sent when there is a session, and to a later one before an operator names it. */
 struct DeviceGenerator final : public c10::GeneratorImpl {
     uint32_t stream;
     uint64_t seed_now;
@@ -150,8 +150,9 @@ void seed_default(uint64_t seed)
 void session_began(dt_session_t *session)
 {
     dt_error_t err;
-    uint64_t seed = default_generator().get<DeviceGenerator>()->seed_now;
-    must(dt_seed(session, 0, seed, 0, &err), err);
+    auto *generator = default_generator().get<DeviceGenerator>();
+    generator->session = session_number() + 1; /* of this one */
+    must(dt_seed(session, 0, generator->seed_now, 0, &err), err);
 }
 
 } // namespace dt_pu

@@ -293,6 +293,12 @@ void submit(Scratch &s, const Signature &signature)
 
 } // namespace
 
+Calls &calls()
+{
+    static auto *made = new Calls;
+    return *made;
+}
+
 std::mutex &recorder()
 {
     static auto *lock = new std::mutex;
@@ -308,6 +314,7 @@ void record(Op &op, Stack *stack)
     note_place();
     counters().operators.fetch_add(1, std::memory_order_relaxed);
     Lock lock(recorder());
+    calls().now++;
     s.clear();
     s.key.put(&op);
     for (size_t i = 0; i < count; i++)

@@ -5,6 +5,7 @@
 // costs two look-ups and sends nothing, and autograd's as_strided() on a fresh buffer finds the
 // chain that the forward pass made. What no chain made is as_strided() of the base.
 #include <ATen/EmptyTensor.h>
+#include <algorithm>
 #include <unordered_map>
 
 #include "internal.h"
@@ -103,14 +104,69 @@ struct Definition {
     dt_operation_t operation;
 };
 
+/* Views that no call is about to name make room for others. */
+void drop_some(Storage *storage)
+{
+    std::vector<uint64_t> old;
+    auto &views = storage->views;
+    auto end = std::remove_if(views.begin(), views.end(), [&](const View &view) {
+        bool goes = view.used != calls().now && old.size() < views_max / 2;
+        if (goes)
+            old.push_back(view.id);
+        return goes;
+    });
+    views.erase(end, views.end());
+    free_ids(storage, old.data(), (uint32_t)old.size());
+}
+
+void remember(Storage *storage, const Geometry *geometry, uint64_t id)
+{
+    if (storage->views.size() >= views_max && calls().asking == 0)
+        drop_some(storage);
+    storage->views.push_back({geometry, id, calls().now});
+}
+
+uint64_t known_id(Storage *storage, const Geometry *geometry)
+{
+    if (geometry == storage->base)
+        return storage->id;
+    for (View &view : storage->views)
+        if (view.geometry == geometry) {
+            view.used = calls().now;
+            return view.id;
+        }
+    return 0;
+}
+
+/* Integers of a step that say where the view begins, not how it looks: each submission brings its
+ * own, so that a walk through a tensor is one signature. Position of the first, and how many. */
+struct Moving {
+    size_t first, count;
+};
+
+Moving moving_of(const Step &step)
+{
+    bool is_slice = step.op->name == "aten::slice.Tensor";
+    if (!is_slice && step.op->name != "aten::select.int")
+        return {0, 0};
+    Moving moving{2, is_slice ? 2u : 1u};
+    for (size_t i = 0; i < moving.count; i++)
+        if (!step.args[moving.first + i].isInt())
+            return {0, 0};
+    return moving;
+}
+
 std::unique_ptr<Signature> define_step(const Step &step, uint32_t vdev)
 {
     Stack stack(step.args.begin(), step.args.end());
     std::vector<const Geometry *> operands{step.parent};
     stack[step.self] = make_tensor(step.parent, vdev, 0);
     Call call{step.op, &stack, &operands, vdev, false};
+    Moving moving = moving_of(step);
     Definition d;
     d.args = values_of(call, false, d.memory);
+    for (size_t i = 0; i < moving.count; i++)
+        d.args[moving.first + i] = dt_arg_tag(DT_VALUE_DYNAMIC);
     d.operand = {step.parent->meta, vdev};
     d.operation = {step.op->name.c_str(), d.args.data(), (uint32_t)d.args.size(), 1, &d.operand};
     std::vector<dt_output_t> outputs;
@@ -124,11 +180,20 @@ std::unique_ptr<Signature> define_step(const Step &step, uint32_t vdev)
     return made;
 }
 
-uint32_t signature_of(const Step &step, uint32_t vdev)
+uint32_t signature_of(const Step &step, const Moving &moving, uint32_t vdev)
 {
     static auto *key_of_step = new Key; /* recorder held */
     key_of_step->clear();
-    key_of_step->put(&step);
+    if (moving.count) {
+        key_of_step->put(step.op);
+        key_of_step->put(step.parent->number);
+        key_of_step->put(geometry_of(step.outputs[0]->meta, 0)->number);
+        for (size_t i = 1; i < step.args.size(); i++)
+            if (i < moving.first || i >= moving.first + moving.count)
+                key_of_step->put(step.args[i].toInt());
+    } else {
+        key_of_step->put(&step);
+    }
     key_of_step->put(vdev);
     Signature *known = find_signature(*key_of_step);
     if (!known)
@@ -136,38 +201,20 @@ uint32_t signature_of(const Step &step, uint32_t vdev)
     return known->number;
 }
 
-void remember(Storage *storage, const Geometry *geometry, uint64_t id)
-{
-    if (storage->views.size() >= views_max) {
-        size_t half = views_max / 2;
-        std::vector<uint64_t> old;
-        for (size_t i = 0; i < half; i++)
-            old.push_back(storage->views[i].id);
-        free_ids(storage, old.data(), (uint32_t)half);
-        storage->views.erase(storage->views.begin(), storage->views.begin() + (ptrdiff_t)half);
-    }
-    storage->views.push_back({geometry, id});
-}
-
-uint64_t known_id(const Storage *storage, const Geometry *geometry)
-{
-    if (geometry == storage->base)
-        return storage->id;
-    for (const View &view : storage->views)
-        if (view.geometry == geometry)
-            return view.id;
-    return 0;
-}
-
 uint64_t send_step(Storage *storage, Step &step, uint64_t parent, const Geometry *wanted)
 {
     dt_session_t *now = session();
-    uint32_t signature = signature_of(step, storage->vdev);
+    Moving moving = moving_of(step);
+    uint32_t signature = signature_of(step, moving, storage->vdev);
+    dt_value_t scalars[2] = {};
+    for (size_t i = 0; i < moving.count; i++)
+        scalars[i] = dt_arg_int(step.args[moving.first + i].toInt());
     std::vector<uint64_t> ids(step.outputs.size());
     uint64_t found = 0;
     dt_error_t err;
     mark_place(now);
-    must(dt_submit(now, signature, &parent, 1, nullptr, 0, ids.data(), (uint32_t)ids.size(), &err),
+    must(dt_submit(now, signature, &parent, 1, scalars, (uint32_t)moving.count, ids.data(),
+                   (uint32_t)ids.size(), &err),
          err);
     counters().views++;
     for (size_t i = 0; i < ids.size(); i++) {
@@ -275,8 +322,10 @@ uint64_t view_id(Storage *storage, const Geometry *view)
 
 void ensure_base(Storage *storage, const at::TensorBase &tensor)
 {
-    TORCH_CHECK(storage->id == 0 || storage->session == session_number(),
-                "the tensor belongs to a session that has ended");
+    if (C10_UNLIKELY(storage->id && storage->session != session_number())) {
+        dt_error_t err{DT_ERR_LOST, "dt", 0, "the tensor belongs to a session that has ended"};
+        raise(err);
+    }
     decide_base(storage, tensor);
     if (storage->id)
         return;
