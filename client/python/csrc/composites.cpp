@@ -97,4 +97,10 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
     return {(hx - fresh).mul(update).add(fresh), at::empty({0}, input_gates.options())};
 }
 
+/* Where to split is needed here and now. */
+std::vector<at::Tensor> tensor_split(const at::Tensor &self, const at::Tensor &where, int64_t dim)
+{
+    return at::tensor_split(self, where.cpu(), dim);
+}
+
 } // namespace dt_pu

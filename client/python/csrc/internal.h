@@ -47,9 +47,10 @@ constexpr auto key = c10::DispatchKey::PrivateUse1;
 
 struct Geometry {
     dt_meta_t meta;
-    int64_t offset;    /* elements */
-    uint32_t number;   /* names it in keys */
-    size_t span_bytes; /* of storage, from its begin to the last element's end */
+    int64_t offset;        /* elements */
+    const Geometry *plain; /* the same at offset 0: all that an operator sees */
+    uint32_t number;       /* names it in keys */
+    size_t span_bytes;     /* of storage, from its begin to the last element's end */
     bool equals(const at::TensorBase &tensor) const;
 };
 
@@ -238,6 +239,9 @@ struct Call {
 /* Work out the results and define. Recorder held; it is released while the cluster is asked.
  * Throws what the operator raises. */
 std::unique_ptr<Signature> work_out(const Call &call);
+/* Results of a call that nobody knew before it was executed are these: known from now on, unless
+ * they depend on values. Recorder held. */
+void settle(const Call &call, Signature &signature, const std::vector<const Geometry *> &learned);
 /* Values of a call for libdtorch; they live in `memory`. Numbers that change become DYNAMIC if
  * `with_dynamic`. */
 struct ValueMemory {

@@ -234,8 +234,7 @@ Output output_of(const at::Tensor &tensor)
 {
     if (!tensor.defined())
         return {DT_ALIAS_NONE, 0, nullptr};
-    const Geometry *geometry = geometry_of(tensor);
-    return {DT_ALIAS_FRESH, 0, geometry->offset ? geometry_of(geometry->meta, 0) : geometry};
+    return {DT_ALIAS_FRESH, 0, geometry_of(tensor)->plain};
 }
 
 /* Which operand an argument is: tensors are counted in the order of the schema. */
@@ -480,14 +479,14 @@ std::vector<dt_value_t> values_of(const Call &call, bool with_dynamic, ValueMemo
     return values;
 }
 
-std::unique_ptr<Signature> work_out(const Call &call)
+/* Write down what `signature` says of a call. Recorder held. */
+static void define(const Call &call, Signature &signature)
 {
-    auto made = std::make_unique<Signature>();
     std::vector<dt_output_t> outputs;
     dt_error_t err;
-    answer(call, *made);
     auto definition = describe(call, true);
-    for (const Output &from : made->outputs) {
+    signature.id_count = 0;
+    for (const Output &from : signature.outputs) {
         dt_output_t out{};
         out.alias = (uint8_t)from.alias;
         out.input = from.input;
@@ -495,15 +494,34 @@ std::unique_ptr<Signature> work_out(const Call &call)
             out.meta = from.geometry->meta;
         else if (from.alias != DT_ALIAS_NONE)
             must(dt_describe(DT_DTYPE_F32, 0, nullptr, nullptr, &out.meta, &err), err);
-        made->id_count += from.alias == DT_ALIAS_FRESH || from.alias == DT_ALIAS_VIEW;
+        signature.id_count += from.alias == DT_ALIAS_FRESH || from.alias == DT_ALIAS_VIEW;
         outputs.push_back(out);
     }
     uint32_t flags =
-        (call.op->draws ? DT_SIGNATURE_DRAWS : 0) | (made->depends ? DT_SIGNATURE_DEPENDS : 0);
+        (call.op->draws ? DT_SIGNATURE_DRAWS : 0) | (signature.depends ? DT_SIGNATURE_DEPENDS : 0);
     must(dt_signature_define(session(), &definition->operation, outputs.data(),
-                             (uint32_t)outputs.size(), flags, &made->number, &err),
+                             (uint32_t)outputs.size(), flags, &signature.number, &err),
          err);
+}
+
+std::unique_ptr<Signature> work_out(const Call &call)
+{
+    auto made = std::make_unique<Signature>();
+    answer(call, *made);
+    define(call, *made);
     return made;
+}
+
+void settle(const Call &call, Signature &signature, const std::vector<const Geometry *> &learned)
+{
+    dt_error_t err;
+    if (call.op->is_dynamic && (!call.op->is_index || call.has_mask))
+        return; /* the next time it may be something else */
+    must(dt_signature_drop(session(), &signature.number, 1, &err), err);
+    for (size_t i = 0; i < learned.size(); i++)
+        signature.outputs[i].geometry = learned[i];
+    signature.depends = false;
+    define(call, signature);
 }
 
 int take_meta_kernels()

@@ -77,9 +77,9 @@ void put_operand(Scratch &s, const Op &op, const at::Tensor &tensor)
     if (op.is_index && (tensor.scalar_type() == c10::kBool || tensor.scalar_type() == c10::kByte))
         s.has_mask |= !s.ids.empty();
     s.ids.push_back(id);
-    s.operands.push_back(geometry);
+    s.operands.push_back(geometry->plain);
     s.key.put('T');
-    s.key.put(geometry->number);
+    s.key.put(geometry->plain->number);
 }
 
 void put_number(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
@@ -219,6 +219,7 @@ struct Results {
     const std::vector<uint64_t> &inputs;
     Lock &lock;
     uint32_t output = 0, id = 0;
+    std::vector<const Geometry *> learned; /* per output, where nobody knew before */
 
     at::Tensor next()
     {
@@ -227,6 +228,8 @@ struct Results {
             return at::Tensor();
         uint64_t number = ids[id++];
         const Geometry *geometry = out.geometry ? out.geometry : learn(number, vdev, lock);
+        if (C10_UNLIKELY(signature.depends))
+            learned.push_back(geometry);
         return make_tensor(geometry, vdev, number);
     }
 
@@ -241,6 +244,8 @@ struct Results {
         const Geometry *geometry = out.geometry;
         if (!geometry)
             geometry = learn(inputs[out.input], vdev, lock);
+        if (C10_UNLIKELY(signature.depends))
+            learned.push_back(geometry);
         if (value.toTensor().sizes() != at::IntArrayRef(geometry->meta.sizes, geometry->meta.ndim))
             follow(value.toTensor(), geometry, inputs[out.input]);
         return value;
@@ -277,6 +282,21 @@ Signature *find_or_work_out(Scratch &s, Op &op, Stack *stack)
     if ((known = find_signature(s.key)) != nullptr)
         return known; /* another thread was faster */
     return add_signature(std::string(s.key.view()), std::move(made));
+}
+
+/* The lock is released while results are waited for: the scratch's content is taken along. */
+void give_unknown(Scratch &s, Op &op, Signature &signature, Stack *stack, Lock &lock,
+                  c10::SmallVector<c10::IValue, 4> &values)
+{
+    const size_t begin = stack->size() - op.arguments.size();
+    const uint32_t vdev = (uint32_t)(s.vdev < 0 ? 0 : s.vdev);
+    std::vector<uint64_t> ids = s.outputs, inputs = s.ids;
+    std::vector<const Geometry *> operands = s.operands;
+    const bool has_mask = s.has_mask;
+    Results results{signature, op, stack, begin, vdev, ids, inputs, lock, 0, 0, {}};
+    give_results(results, values);
+    if (signature.depends && results.learned.size() == signature.outputs.size() && !op.is_out)
+        settle({&op, stack, &operands, vdev, has_mask}, signature, results.learned);
 }
 
 void submit(Scratch &s, const Signature &signature)
@@ -320,23 +340,15 @@ void record(Op &op, Stack *stack)
     for (size_t i = 0; i < count; i++)
         put_value(s, op, op.arguments[i], (*stack)[begin + i]);
     s.key.put((uint32_t)(s.vdev < 0 ? 0 : s.vdev));
-    const Signature *signature = find_or_work_out(s, op, stack);
+    Signature *signature = find_or_work_out(s, op, stack);
     submit(s, *signature);
-    /* `learn` waits without the lock: what it needs must not be the scratch. */
-    std::vector<uint64_t> ids, inputs;
-    if (C10_UNLIKELY(signature->depends)) {
-        ids = s.outputs;
-        inputs = s.ids;
+    const uint32_t vdev = (uint32_t)(s.vdev < 0 ? 0 : s.vdev);
+    if (C10_LIKELY(!signature->depends)) {
+        Results results{*signature, op, stack, begin, vdev, s.outputs, s.ids, lock, 0, 0, {}};
+        give_results(results, values);
+    } else {
+        give_unknown(s, op, *signature, stack, lock, values);
     }
-    Results results{*signature,
-                    op,
-                    stack,
-                    begin,
-                    (uint32_t)(s.vdev < 0 ? 0 : s.vdev),
-                    signature->depends ? ids : s.outputs,
-                    signature->depends ? inputs : s.ids,
-                    lock};
-    give_results(results, values);
     lock.unlock();
     torch::jit::drop(*stack, count);
     for (c10::IValue &value : values)
@@ -370,8 +382,8 @@ void put_piece_key(Key &key, const Piece &piece)
             key.put(arg.number);
     }
     for (uint32_t i = 0; i < piece.input_count; i++)
-        key.put(piece.inputs[i]->number);
-    key.put(piece.output ? piece.output->number : 0);
+        key.put(piece.inputs[i]->plain->number);
+    key.put(piece.output ? piece.output->plain->number : 0);
     key.put((uint8_t)piece.alias);
     key.put(piece.vdev);
 }

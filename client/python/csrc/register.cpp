@@ -103,6 +103,12 @@ bool is_geometry_only(const std::string &name)
     return names.count(name) || name.find("resize") != std::string::npos;
 }
 
+/* Tensors of the device are strided: PyTorch itself says what is missing. */
+bool is_sparse(const std::string &name)
+{
+    return name.find("sparse") != std::string::npos;
+}
+
 /* By hand: what allocates, copies or only changes the handle. */
 void register_by_hand(torch::Library &lib, std::set<std::string> &done)
 {
@@ -124,6 +130,7 @@ void register_by_hand(torch::Library &lib, std::set<std::string> &done)
     BY_HAND("dropout_", dropout_);
     BY_HAND("_thnn_fused_lstm_cell", lstm_cell);
     BY_HAND("_thnn_fused_gru_cell", gru_cell);
+    BY_HAND("tensor_split.tensor_indices_or_sections", tensor_split);
     BY_HAND("equal", equal);
 #undef BY_HAND
 }
@@ -137,6 +144,7 @@ void register_composites()
     lib->impl("dropout_", TORCH_FN(dropout_));
     lib->impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
     lib->impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
+    lib->impl("tensor_split.tensor_indices_or_sections", TORCH_FN(tensor_split));
 }
 
 } // namespace
@@ -156,7 +164,7 @@ int register_all()
     for (const c10::OperatorName &name : dispatcher.getAllOpNames()) {
         std::string full = name.name + (name.overload_name.empty() ? "" : "." + name.overload_name);
         if (name.name.rfind("aten::", 0) != 0 || left_out().count(name.name) || done.count(full) ||
-            is_geometry_only(name.name))
+            is_geometry_only(name.name) || is_sparse(name.name))
             continue;
         auto handle = dispatcher.findSchema(name);
         Use use = handle ? use_of(*handle) : Use::no;

@@ -88,15 +88,24 @@ bool Geometry::equals(const at::TensorBase &tensor) const
     return true;
 }
 
+static Geometry *intern(const dt_meta_t &meta, int64_t offset)
+{
+    auto &table = geometries();
+    auto [at, is_new] = table.try_emplace(Named{meta, offset}, nullptr);
+    if (!is_new)
+        return at->second;
+    auto *made =
+        new Geometry{meta, offset, nullptr, (uint32_t)table.size(), span_bytes(meta, offset)};
+    at->second = made; /* `at` does not outlive the next line */
+    made->plain = offset ? intern(meta, 0) : made;
+    return made;
+}
+
 const Geometry *geometry_of(const dt_meta_t &meta, int64_t offset)
 {
     static std::mutex lock;
     std::lock_guard<std::mutex> hold(lock);
-    auto &table = geometries();
-    auto [at, is_new] = table.try_emplace(Named{meta, offset}, nullptr);
-    if (is_new)
-        at->second = new Geometry{meta, offset, (uint32_t)table.size(), span_bytes(meta, offset)};
-    return at->second;
+    return intern(meta, offset);
 }
 
 const Geometry *geometry_of(const at::TensorBase &tensor)

@@ -138,37 +138,55 @@ uint64_t known_id(Storage *storage, const Geometry *geometry)
     return 0;
 }
 
-/* Integers of a step that say where the view begins, not how it looks: each submission brings its
- * own, so that a walk through a tensor is one signature. Position of the first, and how many. */
+/* A walk through a tensor, x[i] or x[i : i + n], is one signature: where it begins is a number that
+ * each submission brings. A slice is sent as narrow() then, whose length says what comes out. */
 struct Moving {
-    size_t first, count;
+    bool is_moving;
+    int64_t begin;
 };
+
+int64_t begin_of(const Step &step, int64_t dim)
+{
+    const dt_meta_t &parent = step.parent->meta;
+    int64_t begin = step.args[2].toInt(), size = parent.sizes[dim];
+    if (begin < 0)
+        begin += size;
+    return begin < 0 ? 0 : begin > size ? size : begin;
+}
+
+int64_t dim_of(const Step &step)
+{
+    int64_t dim = step.args[1].toInt();
+    return dim < 0 ? dim + step.parent->meta.ndim : dim;
+}
 
 Moving moving_of(const Step &step)
 {
-    bool is_slice = step.op->name == "aten::slice.Tensor";
-    if (!is_slice && step.op->name != "aten::select.int")
-        return {0, 0};
-    Moving moving{2, is_slice ? 2u : 1u};
-    for (size_t i = 0; i < moving.count; i++)
-        if (!step.args[moving.first + i].isInt())
-            return {0, 0};
-    return moving;
+    if (step.op->name == "aten::select.int")
+        return {true, step.args[2].toInt()};
+    bool is_slice =
+        step.op->name == "aten::slice.Tensor" && step.args[2].isInt() && step.args[4].toInt() == 1;
+    return {is_slice, is_slice ? begin_of(step, dim_of(step)) : 0};
 }
 
-std::unique_ptr<Signature> define_step(const Step &step, uint32_t vdev)
+std::unique_ptr<Signature> define_step(const Step &step, bool is_moving, uint32_t vdev)
 {
     Stack stack(step.args.begin(), step.args.end());
     std::vector<const Geometry *> operands{step.parent};
     stack[step.self] = make_tensor(step.parent, vdev, 0);
     Call call{step.op, &stack, &operands, vdev, false};
-    Moving moving = moving_of(step);
+    const char *name = step.op->name.c_str();
     Definition d;
     d.args = values_of(call, false, d.memory);
-    for (size_t i = 0; i < moving.count; i++)
-        d.args[moving.first + i] = dt_arg_tag(DT_VALUE_DYNAMIC);
+    if (is_moving)
+        d.args[2] = dt_arg_tag(DT_VALUE_DYNAMIC);
+    if (is_moving && step.args.size() == 5) {
+        name = "aten::narrow";
+        d.args[3] = dt_arg_int(step.outputs[0]->meta.sizes[dim_of(step)]);
+        d.args.pop_back();
+    }
     d.operand = {step.parent->meta, vdev};
-    d.operation = {step.op->name.c_str(), d.args.data(), (uint32_t)d.args.size(), 1, &d.operand};
+    d.operation = {name, d.args.data(), (uint32_t)d.args.size(), 1, &d.operand};
     std::vector<dt_output_t> outputs;
     for (const Geometry *geometry : step.outputs)
         outputs.push_back({DT_ALIAS_VIEW, 0, geometry->meta});
@@ -180,24 +198,22 @@ std::unique_ptr<Signature> define_step(const Step &step, uint32_t vdev)
     return made;
 }
 
-uint32_t signature_of(const Step &step, const Moving &moving, uint32_t vdev)
+uint32_t signature_of(const Step &step, bool is_moving, uint32_t vdev)
 {
     static auto *key_of_step = new Key; /* recorder held */
     key_of_step->clear();
-    if (moving.count) {
+    if (is_moving) {
         key_of_step->put(step.op);
-        key_of_step->put(step.parent->number);
-        key_of_step->put(geometry_of(step.outputs[0]->meta, 0)->number);
-        for (size_t i = 1; i < step.args.size(); i++)
-            if (i < moving.first || i >= moving.first + moving.count)
-                key_of_step->put(step.args[i].toInt());
+        key_of_step->put(step.parent->plain->number);
+        key_of_step->put(step.outputs[0]->plain->number);
+        key_of_step->put(dim_of(step));
     } else {
         key_of_step->put(&step);
     }
     key_of_step->put(vdev);
     Signature *known = find_signature(*key_of_step);
     if (!known)
-        known = add_signature(std::string(key_of_step->view()), define_step(step, vdev));
+        known = add_signature(std::string(key_of_step->view()), define_step(step, is_moving, vdev));
     return known->number;
 }
 
@@ -205,15 +221,13 @@ uint64_t send_step(Storage *storage, Step &step, uint64_t parent, const Geometry
 {
     dt_session_t *now = session();
     Moving moving = moving_of(step);
-    uint32_t signature = signature_of(step, moving, storage->vdev);
-    dt_value_t scalars[2] = {};
-    for (size_t i = 0; i < moving.count; i++)
-        scalars[i] = dt_arg_int(step.args[moving.first + i].toInt());
+    uint32_t signature = signature_of(step, moving.is_moving, storage->vdev);
+    dt_value_t begin = dt_arg_int(moving.begin);
     std::vector<uint64_t> ids(step.outputs.size());
     uint64_t found = 0;
     dt_error_t err;
     mark_place(now);
-    must(dt_submit(now, signature, &parent, 1, scalars, (uint32_t)moving.count, ids.data(),
+    must(dt_submit(now, signature, &parent, 1, &begin, moving.is_moving, ids.data(),
                    (uint32_t)ids.size(), &err),
          err);
     counters().views++;
