@@ -59,7 +59,7 @@
 #define DT_CLIENT_FREE_BYTES   (256u << 10)
 #define DT_CLIENT_FREE_UNKNOWN (16u << 10) /* what an id counts whose tensor is not known here */
 /* Bytes of one FREE record; a frame keeps so much room for the frees that go with it. */
-#define DT_CLIENT_FREES        (48u + DT_VARINT_BYTES_MAX * DT_RECORD_FREE_MAX)
+#define DT_CLIENT_FREES (48u + DT_VARINT_BYTES_MAX * DT_RECORD_FREE_MAX)
 
 typedef enum dt_client_state {
     DT_CLIENT_CONNECTING,
