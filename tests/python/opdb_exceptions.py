@@ -2,8 +2,9 @@
 a dtype: "svd" or "svd complex64"."""
 
 _UNSET = "its result is memory that nobody has written"
-_CUDA = "exists on CUDA only"
 _SPARSE = "sparse tensors are not supported on the device"
+_INDICES_HERE = "the indices must be on the CPU, as with CUDA"
+_DROPPED = "a dropout's backward of integers, which nothing calls"
 
 EXCEPTIONS: dict[str, str] = {
     "empty": _UNSET,
@@ -12,4 +13,8 @@ EXCEPTIONS: dict[str, str] = {
     "empty_strided": _UNSET,
     "new_empty": _UNSET,
     "new_empty_strided": _UNSET,
+    "tensor_split": _INDICES_HERE,
+    "to_sparse": _SPARSE,
+    "native_dropout_backward int64": _DROPPED,
+    "native_dropout_backward bool": _DROPPED,
 }
