@@ -146,6 +146,8 @@ void dt_client_paths_close(dt_session_t *session)
 
 static bool keep_out(dt_client_path_t *path, const uint8_t *bytes, size_t size)
 {
+    if (!bytes || size == 0)
+        return true;
     if (path->out_at + path->out_len + size > path->out_cap) {
         size_t cap = path->out_len + size + DT_BULK_BODY_MAX;
         uint8_t *grown = malloc(cap);
@@ -158,8 +160,7 @@ static bool keep_out(dt_client_path_t *path, const uint8_t *bytes, size_t size)
         path->out_cap = cap;
         path->out_at = 0;
     }
-    if (size)
-        memcpy(path->out + path->out_at + path->out_len, bytes, size);
+    memcpy(path->out + path->out_at + path->out_len, bytes, size);
     path->out_len += size;
     return true;
 }

@@ -185,8 +185,8 @@ void dt_client_future_whole(dt_future_t *future)
 void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
 {
     dt_future_t *future = dt_client_future_find(session, result->future);
-    if (!future || future->has_result)
-        return; /* said again after a resume */
+    if (!future || (future->has_result && !result->error))
+        return; /* said again after a resume; an error: its bytes are lost with their node */
     future->has_result = true;
     if (result->error) {
         fail(future, result->error);

@@ -144,7 +144,7 @@ static void watch_what(dt_node_connection_t *c)
 /* Keep what the socket did not take. False: too much, or no memory. */
 static bool keep_out(dt_node_connection_t *c, const uint8_t *bytes, size_t size)
 {
-    if (size == 0)
+    if (!bytes || size == 0)
         return true;
     if (c->out_len + size > DT_NODE_DATA_QUEUE_MAX)
         return false;

@@ -91,8 +91,9 @@ typedef struct dt_session_future {
     uint64_t future;
     uint64_t sequence; /* of the FETCH */
     uint32_t vdev;
-    uint32_t size;   /* of `result` */
-    uint8_t *result; /* packed SessionDown, kept until confirmed; NULL: not there yet */
+    uint32_t size;     /* of `result` */
+    uint8_t *result;   /* packed SessionDown, kept until confirmed; NULL: not there yet */
+    bool has_transfer; /* its bytes follow, past us perhaps */
 } dt_session_future_t;
 
 /* An upload that is not whole. */

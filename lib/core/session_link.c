@@ -420,6 +420,7 @@ static void on_result(dt_sessions_t *sessions, dt_session_link_t *link,
         return;
     memcpy(packed, data, size);
     packed[0] = TAG_DOWN_RESULT;
+    future->has_transfer = result->transfer != 0;
     keep_result(sessions, session, future, packed, size);
 }
 

@@ -222,7 +222,13 @@ static void lose_answers(struct loss *loss)
 {
     dt_session_t *session = loss->session;
     for (uint32_t i = 0; i < session->future_count; i++) {
-        const dt_session_future_t *f = &session->futures[session->future_head + i];
+        dt_session_future_t *f = &session->futures[session->future_head + i];
+        if (f->result && f->has_transfer && loss->is_lost[f->vdev]) {
+            /* Its bytes may not be whole. A client that has them all forgets this answer. */
+            session->results_bytes -= f->size;
+            free(DT_TAKE(f->result));
+            f->has_transfer = false;
+        }
         if (!f->result && loss->is_lost[f->vdev])
             dt_session_answer(loss->sessions, session, f->future, loss->cause);
     }

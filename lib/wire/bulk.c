@@ -88,8 +88,8 @@ bool dt_bulk_area(uint32_t index, uint32_t count, uint64_t *ret_place, uint64_t 
 {
     if (count == 0 || count > DT_BULK_AREAS_MAX || index >= count)
         return false;
-    *ret_bytes = DT_BULK_FETCH_BYTES / count / DT_BULK_UNIT_BYTES * DT_BULK_UNIT_BYTES;
-    *ret_place = DT_BULK_UPLOAD_BYTES + index * *ret_bytes;
+    *ret_bytes = (uint64_t)(DT_BULK_FETCH_BYTES / DT_BULK_UNIT_BYTES / count) * DT_BULK_UNIT_BYTES;
+    *ret_place = (uint64_t)DT_BULK_UPLOAD_BYTES + index * *ret_bytes;
     return true;
 }
 

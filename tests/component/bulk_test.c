@@ -372,6 +372,48 @@ Test(bulk, memory_is_free_again_when_a_program_is_killed_in_the_middle)
     stop(tc);
 }
 
+static uint64_t moved(const dt_session_info_t *info)
+{
+    return info->window_bytes + info->direct_bytes + info->relayed_bytes;
+}
+
+/* A fetch whose node dies in the middle of it. */
+static void lose_node(const char *way)
+{
+    dt_testcluster_t *tc = start("DataListen=127.0.0.1:0\n");
+    dt_session_t *session = connect_by(tc, way);
+    uint8_t *bytes = make_bytes(96 * MIB, 1);
+    dt_tensor_t *tensor = upload(session, bytes, 96 * MIB);
+    dt_future_t *future;
+    dt_failure_t failure = {0};
+    there_and_back(session, MIB, 2); /* behind the upload */
+    dt_session_info_t before = info_of(session), now = before;
+    cr_assert_eq(dt_fetch(tensor, &future, NULL), DT_OK);
+    (void)dt_flush(session, NULL);
+    while (moved(&now) == moved(&before)) {
+        (void)usleep(1000);
+        now = info_of(session);
+    }
+    dt_testcluster_kill(tc, 0, SIGKILL);
+    dt_status_t status = dt_future_wait(future, DT_TESTCLUSTER_PATIENCE_MS, &failure);
+    cr_assert(status == DT_OK || status == DT_ERR_LOST, "%s: %s", way, failure.error.text);
+    dt_future_free(future);
+    dt_tensor_free(tensor);
+    free(bytes);
+    (void)dt_disconnect(session, DT_TESTCLUSTER_PATIENCE_MS, NULL);
+    (void)dt_testcluster_stop(tc);
+}
+
+Test(bulk, a_fetch_whose_node_dies_ends_with_an_error_by_shared_memory)
+{
+    lose_node("auto");
+}
+
+Test(bulk, a_fetch_whose_node_dies_ends_with_an_error_by_the_relay)
+{
+    lose_node("relay");
+}
+
 /* ---- peers that lie ---- */
 
 struct door {
