@@ -130,6 +130,11 @@ static void session_metrics(const dt_report_t *report, dt_metrics_text_t *text)
     counter(text, "dtorch_worker_result_bytes_total", "Bytes of them", sessions->message_bytes);
     gauge(text, "dtorch_worker_results_kept_bytes",
           "Bytes of messages that the controller has not taken yet", (int64_t)sessions->kept_bytes);
+    gauge(text, "dtorch_worker_queue_records",
+          "Records received and not executed, once for each engine of their session",
+          (int64_t)sessions->queued_records);
+    gauge(text, "dtorch_worker_session_memory_limit_bytes", "Memory that the sessions may use",
+          (int64_t)sessions->memory_limit_bytes);
     bulk_metrics(sessions, text);
 }
 

@@ -616,6 +616,21 @@ dt_status_t dt_node_sessions_create(const dt_node_sessions_options_t *options,
     return DT_OK;
 }
 
+/* What an engine writes is clamped: it is only shown. */
+static void count_members(const dt_node_instance_t *instance, dt_node_sessions_stats_t *stats)
+{
+    for (uint32_t i = 0; i < instance->member_count; i++) {
+        const dt_channel_t *channel = instance->members[i].channel;
+        uint64_t executed =
+            channel ? atomic_load_explicit(&channel->executed, memory_order_relaxed) : 0;
+        if (!channel)
+            continue;
+        if (executed < instance->received)
+            stats->queued_records += instance->received - executed;
+        stats->memory_limit_bytes += channel->limit_bytes;
+    }
+}
+
 void dt_node_sessions_stats(const dt_node_sessions_t *sessions, dt_node_sessions_stats_t *ret_stats)
 {
     *ret_stats = sessions->stats;
@@ -624,6 +639,7 @@ void dt_node_sessions_stats(const dt_node_sessions_t *sessions, dt_node_sessions
         const dt_node_instance_t *instance = DT_CONTAINER_OF(at, dt_node_instance_t, link);
         ret_stats->streams += instance->stream && instance->stream->is_heard;
         ret_stats->kept_bytes += instance->kept_bytes;
+        count_members(instance, ret_stats);
     }
     ret_stats->connections = dt_node_data_count(sessions);
     for (dt_list_t *at = sessions->hosts.next; at != &sessions->hosts; at = at->next)

@@ -74,6 +74,8 @@ typedef struct dt_node_sessions_stats {
     uint64_t frames, frame_bytes;     /* down */
     uint64_t messages, message_bytes; /* up */
     uint64_t kept_bytes;              /* not taken by the controller yet */
+    uint64_t queued_records;          /* received, not executed; once for each engine */
+    uint64_t memory_limit_bytes;      /* that the sessions may use in all */
     struct {
         uint64_t up_bytes, down_bytes; /* uploads, fetches */
     } bulk[DT_NODE_BULK_PATHS];

@@ -211,6 +211,59 @@ Test(vdev, several_spread_over_two_nodes)
     stop(tc);
 }
 
+/* The value of a metric without labels; -1: it is not there. */
+static double metric(dt_testcluster_t *tc, int who, const char *name)
+{
+    char line[128];
+    char *text = dt_test_http_get(dt_testcluster_metrics_port(tc, who), "/metrics");
+    (void)snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = text ? strstr(text, line) : NULL;
+    double value = at ? strtod(at + strlen(line), NULL) : -1;
+    free(text);
+    return value;
+}
+
+static bool shows_work(dt_testcluster_t *tc, void *arg)
+{
+    static const char *const of_controller[] = {
+        "dtorch_operators_accepted_total", "dtorch_operators_executed_total",
+        "dtorch_session_bytes_total",      "dtorch_session_acks_total",
+        "dtorch_session_results_total",    "dtorch_session_credit_bytes",
+        "dtorch_session_memory_bytes",     "dtorch_tensors"};
+    static const char *const of_worker[] = {
+        "dtorch_worker_operations_total", "dtorch_worker_frame_bytes_total",
+        "dtorch_worker_results_total", "dtorch_worker_session_memory_limit_bytes"};
+    static const char *const queues[] = {"dtorch_session_queued_bytes",
+                                         "dtorch_session_unsent_bytes",
+                                         "dtorch_session_results_bytes"};
+    const char **missing = arg;
+    for (size_t i = 0; i < sizeof of_controller / sizeof *of_controller; i++)
+        if (metric(tc, DT_TESTCLUSTER_CONTROLLER, *missing = of_controller[i]) <= 0)
+            return false;
+    for (size_t i = 0; i < sizeof of_worker / sizeof *of_worker; i++)
+        if (metric(tc, 0, *missing = of_worker[i]) <= 0)
+            return false;
+    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+        if (metric(tc, DT_TESTCLUSTER_CONTROLLER, *missing = queues[i]) < 0)
+            return false;
+    *missing = "dtorch_worker_queue_records"; /* all is executed */
+    return metric(tc, 0, *missing) == 0;
+}
+
+Test(vdev, their_work_bytes_queues_credit_and_memory_are_metrics_of_both_daemons)
+{
+    dt_testcluster_t *tc = start(1, "ref");
+    dt_session_t *session = begin(tc, 2, 0);
+    const char *missing = "";
+    dt_tensor_t *a = put(session, 1, 3, 1);
+    compute_on_all(tc, session, 2);
+    cr_assert(dt_testcluster_wait(tc, shows_work, &missing, PATIENCE), "%s is not as it should be",
+              missing);
+    dt_tensor_free(a);
+    dt_clienttest_disconnect(session);
+    stop(tc);
+}
+
 Test(vdev, an_operator_on_tensors_of_two_is_refused_and_nothing_else_is)
 {
     dt_testcluster_t *tc = start(1, "ref:2");
