@@ -1,20 +1,21 @@
 # The PyTorch device of the Python package: C++ over LibTorch and libdtorch, no Python inside. One library for every
-# Python. Built where LibTorch was found, else left out; not by presets that instrument, since LibTorch is not.
+# Python. Built where LibTorch was found, else left out; not by presets that instrument, since LibTorch is not. Its objects are
+# the same for all presets: compiled once.
 DEVICE_SRC := $(sort $(wildcard client/python/csrc/*.cpp))
 DEVICE_SO := $(if $(filter yes,$(HAVE_TORCH)),$(if $(filter dev release,$(PRESET)),$(BUILD)/lib/libdtorch_torch.so))
-DEVICE_OBJ := $(DEVICE_SRC:%.cpp=$(BUILD)/device/%.o)
+DEVICE_OBJ := $(DEVICE_SRC:%.cpp=build/device/%.o)
 DEVICE_FLAGS := -O2 -g -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -Wall -Wextra -Werror -D_GNU_SOURCE \
   -Iclient/include -Ilib
 
 # LibTorch's headers are most of the time. PCH=1 reads them once for all files, for who works on them; without, ccache can
 # help.
-DEVICE_PCH := $(if $(PCH),$(BUILD)/device/pch.h.gch)
+DEVICE_PCH := $(if $(PCH),build/device/pch.h.gch)
 DEVICE_CXX := $(CXX) -std=c++20 $(DEVICE_FLAGS) $(TORCH_CFLAGS) -MMD -MP
-$(BUILD)/device/pch.h.gch: client/python/csrc/pch.h mk/detect.sh mk/requirements.txt
+build/device/pch.h.gch: client/python/csrc/pch.h mk/detect.sh mk/requirements.txt
 	$(call say,PCH,$<)
 	@mkdir -p $(@D)
 	$(Q)$(DEVICE_CXX) -x c++-header -c $< -o $@
-$(BUILD)/device/%.o: %.cpp mk/detect.sh mk/requirements.txt | $(DEVICE_PCH)
+build/device/%.o: %.cpp mk/detect.sh mk/requirements.txt | $(DEVICE_PCH)
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(DEVICE_CXX) $(if $(PCH),-include $(DEVICE_PCH:.gch=)) -c $< -o $@

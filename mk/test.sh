@@ -62,7 +62,6 @@ lane_build() { # everything that compiles: both cores
     stage asan-corpus check-corpus PRESET=asan
     stage race check-race PRESET=tsan
     stage selftest check-selftest
-    stage fuzz check-fuzz
 }
 
 await() { # MARK: set by the other lane
@@ -88,6 +87,8 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage asan-component check-component PRESET=asan
     await tsan
     stage tsan-component check-component PRESET=tsan
+    # Here, because the selftest of the other lane needs one core only.
+    stage fuzz -j"$jobs" check-fuzz
 }
 
 lane_daemons &

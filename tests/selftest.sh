@@ -22,7 +22,10 @@ copy() { # the sources, and what is built already, so that a fault costs one com
 
 mend() { # FILE...: as it was, and newer than what was built from the fault
     for file in "$@"; do
-        if [ -e "$top/$file" ]; then cp "$top/$file" "$tree/$file"; else rm -rf "${tree:?}/$file"; fi
+        case $file in
+        *.h) cp -p "$top/$file" "$tree/$file" ;; # nothing was built from it, so nothing has to be built again
+        *) if [ -e "$top/$file" ]; then cp "$top/$file" "$tree/$file"; else rm -rf "${tree:?}/$file"; fi ;;
+        esac
     done
 }
 

@@ -94,7 +94,7 @@ void dt_sessions_free(dt_sessions_t *sessions)
         queued_free(DT_CONTAINER_OF(dt_list_pop(&sessions->actions), dt_session_queued_t, list));
     queued_free(sessions->polled);
     for (uint32_t i = 0; i < sessions->place_count; i++)
-        free(sessions->places[i]);
+        dt_session_place_free(sessions->places[i]);
     free(sessions->places);
     dt_arena_fini(&sessions->arena);
     dt_arena_fini(&sessions->event_arena);

@@ -312,9 +312,9 @@ typedef struct dt_session_place {
     char boot_id[37];
     uint64_t incarnation, stream;
     bool takes_work, is_stopped;
-    int64_t away_since_ns; /* 0: connected */
-    dt_session_device_t devices[64];
-    uint32_t bound[64]; /* vdevs, by position in devices */
+    int64_t away_since_ns;        /* 0: connected */
+    dt_session_device_t *devices; /* (device_count); owned, as thousands of nodes have few each */
+    uint32_t *bound;              /* (device_count) vdevs */
     uint32_t device_count;
     dt_list_t links;
 } dt_session_place_t;
@@ -500,6 +500,7 @@ void dt_session_unbind(dt_session_t *session);
 void dt_session_lose(dt_sessions_t *sessions, dt_session_link_t *link, const uint32_t *vdevs,
                      size_t count, const Dtorch__V1__OperatorError *error);
 void dt_sessions_places_turn(dt_sessions_t *sessions);
+void dt_session_place_free(dt_session_place_t *place);
 /* Fill bindings in an arena. */
 Dtorch__V1__VdevBinding **dt_session_bindings(const dt_session_t *session,
                                               const dt_session_link_t *only, dt_arena_t *arena,

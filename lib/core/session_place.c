@@ -436,18 +436,34 @@ static dt_session_place_t *place_of(dt_sessions_t *sessions, const char *name)
     return place;
 }
 
+/* Without memory the place keeps those that it had. */
 static void take_devices(dt_session_place_t *place, const dt_session_node_t *node)
 {
-    uint32_t bound[64] = {0};
     uint32_t count = node->device_count < 64 ? node->device_count : 64;
+    dt_session_device_t *devices = calloc(count + 1, sizeof *devices);
+    uint32_t *bound = calloc(count + 1, sizeof *bound);
+    if (!devices || !bound) {
+        free(devices);
+        free(bound);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         uint32_t before = position_of(place, node->devices[i].index);
+        devices[i] = node->devices[i];
         bound[i] = before == UINT32_MAX ? 0 : place->bound[before];
     }
-    for (uint32_t i = 0; i < count; i++)
-        place->devices[i] = node->devices[i];
-    memcpy(place->bound, bound, sizeof bound);
+    free(place->devices);
+    free(place->bound);
+    place->devices = devices;
+    place->bound = bound;
     place->device_count = count;
+}
+
+void dt_session_place_free(dt_session_place_t *place)
+{
+    free(place->devices);
+    free(place->bound);
+    free(place);
 }
 
 /* A device came: sessions that lack one get it, and their clients are told. */
@@ -471,7 +487,7 @@ static void forget_place(dt_sessions_t *sessions, dt_session_place_t *place)
     for (uint32_t i = 0; i < sessions->place_count; i++)
         if (sessions->places[i] == place) {
             sessions->places[i] = sessions->places[--sessions->place_count];
-            free(place);
+            dt_session_place_free(place);
             return;
         }
 }
