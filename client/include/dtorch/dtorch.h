@@ -10,8 +10,10 @@
  *
  * Operators flow without a reply: a call returns when its record is in the stream. Their errors are
  * values: the outputs of a failed operator are poisoned, dependants are skipped, and the first
- * cause is what fetching any of them gives. A connection that breaks is made again by itself, and
- * every operator takes effect exactly once. Only functions that say so wait for the cluster.
+ * cause is what fetching any of them gives. A poisoned tensor is not healed by writing to it, not
+ * even by aten::copy_ or aten::zero_: free it and make another. A connection that breaks is made
+ * again by itself, and every operator takes effect exactly once. Only functions that say so wait
+ * for the cluster.
  *
  * Threads: every function may be called from any thread unless it says otherwise; a session has one
  * lock, operators of several threads take effect in the order in which they got it. A session ends
