@@ -200,9 +200,13 @@ void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
                                .end = result->layout.data + result->layout.len};
         dt_record_get_meta(&cursor, &future->layout);
     }
+    bool is_one = future->layout.dtype == future->meta.dtype &&
+                  future->layout.ndim == future->meta.ndim &&
+                  memcmp(future->layout.sizes, future->meta.sizes, sizeof future->meta.sizes) == 0;
     size_t size = cursor.error ? 0 : (size_t)dt_meta_bytes(&future->meta);
     bool has_begun = !dt_list_is_empty(&future->link);
-    if (cursor.error || (result->transfer ? result->size_bytes : result->value.len) != size ||
+    if (cursor.error || !is_one ||
+        (result->transfer ? result->size_bytes : result->value.len) != size ||
         (has_begun && future->size != size)) {
         fail_here(future, DT_ERR_INTERNAL, "a value that does not fit its metadata came");
         return;

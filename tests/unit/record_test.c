@@ -230,7 +230,7 @@ Test(record, an_unknown_kind_is_refused_and_an_optional_one_is_skipped)
 Test(record, malformed_bodies_are_refused_with_their_number)
 {
     static const struct {
-        uint8_t bytes[16];
+        uint8_t bytes[24];
         uint8_t size;
         int error;
     } cases[] = {
@@ -257,6 +257,16 @@ Test(record, malformed_bodies_are_refused_with_their_number)
          11,
          DT_FRAME_E_BODY},                 /* explicit strides that are contiguous */
         {{3, 200, 1}, 3, DT_FRAME_E_BODY}, /* body longer than the frame */
+        {{3, 128, 128, 128, 128, 128, 2}, 7, DT_FRAME_E_BODY}, /* 64 GiB announced */
+        {{3, 128, 128, 128, 128, 128, 128, 128, 128, 64},
+         10,
+         DT_FRAME_E_BODY}, /* a body of 2^62 bytes */
+        {{3, 128, 128, 128, 128, 128, 128, 128, 128, 128, 1},
+         11,
+         DT_FRAME_E_BODY}, /* and of 2^63 */
+        {{7, 18, 0, 1, 6, 2, 128, 128, 128, 128, 16, 128, 128, 128, 128, 16, 0, 0, 0, 0},
+         20,
+         DT_FRAME_E_LIMIT}, /* 2^64 elements */
     };
     dt_frame_reader_t reader = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)

@@ -1,0 +1,94 @@
+/* What a controller says to a program's library: results, answers, poison, faults, refusals, acks.
+ * Input: messages, each behind its length in two bytes. A session without an I/O thread waits for
+ * three values and one answer meanwhile. Welcome and doors need connections: not here. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/src/client.h"
+#include "wire/wire.h"
+
+enum { FUTURES = 3 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static dt_session_t *session_new(dt_future_t **futures, dt_client_query_t *query)
+{
+    dt_session_t *session = dt_client_create(NULL);
+    if (!session)
+        abort();
+    session->settings.vdev_count = 1;
+    session->settings.linger_ns = INT64_MAX;
+    session->has_mesh = calloc(1, 1);
+    session->sync_tensors = calloc(1, sizeof *session->sync_tensors);
+    session->state = DT_CLIENT_LIVE;
+    session->credit_bytes = 1 << 20;
+    session->is_ticking = true;
+    dt_arena_init(&session->io.arena, DT_WIRE_ARENA_MAX);
+    pthread_mutex_lock(&session->lock);
+    for (int i = 0; i < FUTURES; i++)
+        if (dt_client_fetch(session, 1, INT64_MAX, &futures[i], NULL) != DT_OK)
+            abort();
+    query->number = query->least = 1;
+    dt_buf_init(&query->answer, DT_SIGNATURE_BYTES_MAX);
+    dt_list_push(&session->queries, &query->link);
+    pthread_mutex_unlock(&session->lock);
+    return session;
+}
+
+static bool is_for_here(const uint8_t *data, size_t size)
+{
+    Dtorch__V1__SessionDown *down;
+    dt_arena_t arena;
+    dt_arena_init(&arena, DT_WIRE_ARENA_MAX);
+    bool is_sound = DT_WIRE_UNPACK(dtorch__v1__session_down, &arena, data, size, &down, NULL) ==
+                        DT_OK && /* else the stream is ended: wire_fuzz */
+                    down->kind_case != DTORCH__V1__SESSION_DOWN__KIND_WELCOME &&
+                    down->kind_case != DTORCH__V1__SESSION_DOWN__KIND_DOOR;
+    dt_arena_fini(&arena);
+    return is_sound;
+}
+
+/* A value that is there is all there, in its metadata's size. */
+static void look(dt_future_t *future)
+{
+    dt_failure_t failure;
+    dt_meta_t meta;
+    const void *bytes;
+    size_t size;
+    if (!dt_future_ready(future) || dt_future_wait(future, 0, &failure) != DT_OK)
+        return;
+    if (dt_future_meta(future, &meta) != DT_OK || dt_future_data(future, &bytes, &size) != DT_OK ||
+        size != dt_dense_bytes(&meta) || future->layout.ndim != meta.ndim ||
+        memcmp(future->layout.sizes, meta.sizes, meta.ndim * sizeof *meta.sizes) != 0)
+        abort();
+    volatile uint8_t sum = 0;
+    for (size_t i = 0; i < size; i++)
+        sum = (uint8_t)(sum + ((const uint8_t *)bytes)[i]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    dt_future_t *futures[FUTURES];
+    dt_failure_t failure = {.error.code = DT_OK};
+    dt_client_query_t query = {.failure = &failure};
+    dt_session_t *session = session_new(futures, &query);
+    while (size >= 2) {
+        size_t part = (size_t)data[0] | (size_t)data[1] << 8;
+        part = part < size - 2 ? part : size - 2;
+        if (is_for_here(data + 2, part))
+            dt_client_down(session, data + 2, part);
+        data += part + 2;
+        size -= part + 2;
+    }
+    dt_list_remove(&query.link);
+    dt_buf_fini(&query.answer);
+    for (int i = 0; i < FUTURES; i++) {
+        look(futures[i]);
+        dt_future_free(futures[i]);
+    }
+    pthread_mutex_lock(&session->lock);
+    dt_client_end(session, DT_ERR_STOPPED, "the end");
+    dt_arena_fini(&session->io.arena);
+    dt_client_unuse_unlock(session);
+    return 0;
+}
