@@ -97,6 +97,13 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
     return {(hx - fresh).mul(update).add(fresh), at::empty({0}, input_gates.options())};
 }
 
+/* There are no nested tensors on the device: the fast path of nn.TransformerEncoder is not taken.
+ */
+bool is_mask_left_aligned(const at::Tensor &, const at::Tensor &)
+{
+    return false;
+}
+
 /* Where to split is needed here and now. */
 std::vector<at::Tensor> tensor_split(const at::Tensor &self, const at::Tensor &where, int64_t dim)
 {

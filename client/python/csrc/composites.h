@@ -19,6 +19,7 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
                                             const at::Tensor &hidden_gates, const at::Tensor &hx,
                                             const std::optional<at::Tensor> &input_bias,
                                             const std::optional<at::Tensor> &hidden_bias);
+bool is_mask_left_aligned(const at::Tensor &tensor, const at::Tensor &mask);
 std::vector<at::Tensor> tensor_split(const at::Tensor &self, const at::Tensor &where, int64_t dim);
 
 } // namespace dt_pu

@@ -1,5 +1,8 @@
 // Bytes between the program and the device.
 #include <ATen/ATen.h>
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <unordered_map>
 
@@ -10,6 +13,7 @@ namespace dt_pu
 namespace
 {
 
+constexpr std::chrono::milliseconds look(20); /* between two looks at signals and the session */
 constexpr size_t keep_bytes = (size_t)16 << 20; /* above it an upload is waited for, not copied */
 
 /* The order of a tensor's dims in memory, outermost first. */
@@ -25,12 +29,34 @@ std::vector<int64_t> memory_order(const at::Tensor &tensor)
     return order;
 }
 
+/* An upload whose bytes are read where they are: they stay until it says so. */
+struct Sent {
+    std::mutex lock;
+    std::condition_variable changed;
+    bool is_done = false;
+    c10::Storage bytes;
+};
+
 void upload_done(void *arg)
 {
-    auto *sent = static_cast<std::shared_ptr<std::atomic<bool>> *>(arg);
-    (*sent)->store(true, std::memory_order_release);
-    (*sent)->notify_all();
-    delete sent;
+    std::unique_ptr<std::shared_ptr<Sent>> sent(static_cast<std::shared_ptr<Sent> *>(arg));
+    std::lock_guard<std::mutex> hold((*sent)->lock);
+    (*sent)->is_done = true;
+    (*sent)->changed.notify_all();
+}
+
+/* Leaving early, by a signal or since the session has ended, is fine: the bytes are kept. */
+void wait_until_sent(dt_session_t *session, Sent &sent)
+{
+    dt_error_t err;
+    std::unique_lock<std::mutex> hold(sent.lock);
+    while (!sent.changed.wait_for(hold, look, [&] { return sent.is_done; })) {
+        hold.unlock();
+        must(dt_flush(session, &err), err);
+        if (should_stop(nullptr))
+            raise_if_interrupted();
+        hold.lock();
+    }
 }
 
 } // namespace
@@ -50,16 +76,17 @@ uint64_t upload(const at::Tensor &cpu, uint32_t vdev, const Geometry **ret_geome
     from.sizes = plain.sizes().data();
     from.data = plain.numel() ? plain.const_data_ptr() : nothing;
     from.vdev = vdev;
-    std::shared_ptr<std::atomic<bool>> is_sent;
+    std::shared_ptr<Sent> sent;
     if (plain.nbytes() >= keep_bytes) {
-        is_sent = std::make_shared<std::atomic<bool>>(false);
+        sent = std::make_shared<Sent>();
+        sent->bytes = plain.storage();
         from.release = upload_done;
-        from.arg = new std::shared_ptr<std::atomic<bool>>(is_sent);
+        from.arg = new std::shared_ptr<Sent>(sent);
     }
     must(dt_tensor_upload(now, &from, &tensor, &err), err);
     counters().uploads++;
-    if (is_sent)
-        is_sent->wait(false);
+    if (sent)
+        wait_until_sent(now, *sent);
     *ret_geometry = geometry_of(plain.scalar_type(), plain.sizes(), nullptr);
     return dt_tensor_disown(tensor);
 }

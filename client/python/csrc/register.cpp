@@ -131,6 +131,7 @@ void register_by_hand(torch::Library &lib, std::set<std::string> &done)
     BY_HAND("_thnn_fused_lstm_cell", lstm_cell);
     BY_HAND("_thnn_fused_gru_cell", gru_cell);
     BY_HAND("tensor_split.tensor_indices_or_sections", tensor_split);
+    BY_HAND("_nested_tensor_from_mask_left_aligned", is_mask_left_aligned);
     BY_HAND("equal", equal);
 #undef BY_HAND
 }
