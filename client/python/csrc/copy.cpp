@@ -13,7 +13,7 @@ namespace dt_pu
 namespace
 {
 
-constexpr std::chrono::milliseconds look(20); /* between two looks at signals and the session */
+constexpr std::chrono::milliseconds look(20);   /* between two looks at signals and the session */
 constexpr size_t keep_bytes = (size_t)16 << 20; /* above it an upload is waited for, not copied */
 
 /* The order of a tensor's dims in memory, outermost first. */
