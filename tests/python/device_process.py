@@ -30,7 +30,8 @@ def start(program: str, *words: str, address: str = "", **environment: str) -> s
     path = folder / f"program{len(list(folder.iterdir()))}.py"
     path.write_text(textwrap.dedent(program))
     extra = {"DTORCH_ADDRESS": address} if address else {}
-    return subprocess.Popen([sys.executable, str(path), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, str(path), *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True,
                             env=os.environ | extra | environment)
 
 
