@@ -377,6 +377,22 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      {"job errors 12", "job errors 12 18204"},
      dt_ctl_job_errors},
     {"job",
+     "timeline",
+     "JOB [SECONDS]",
+     1,
+     2,
+     HOW,
+     "job",
+     "GetTimeline",
+     "viewer",
+     "Trace a job for some seconds (1, at most 60) and write a Chrome trace: Perfetto opens it",
+     "Lanes: the program's ranges and steps as its stream arrives, the controller's frames and "
+     "acknowledgements, and each virtual device's operators with the times of their execution. "
+     "Clocks of nodes are brought to the controller's; otherData says how exactly, and what was "
+     "dropped. A job that is not traced pays nothing.",
+     {"job timeline 12 >trace.json", "job timeline 12 5 >trace.json"},
+     dt_ctl_job_timeline},
+    {"job",
      "cancel",
      "JOB...",
      1,

@@ -378,6 +378,18 @@ void dt_controllerd_end_job(dt_controllerd_t *app, dt_rpc_call_t *call,
     (void)!dt_sessions_end(app->sessions, request->id, text, dt_loop_now_ns(), NULL);
 }
 
+void dt_controllerd_get_timeline(dt_controllerd_t *app, dt_rpc_call_t *call,
+                                 const ProtobufCMessage *message)
+{
+    Dtorch__V1__Timeline *timeline;
+    dt_error_t err;
+    if (dt_sessions_timeline(app->sessions, (const Dtorch__V1__GetTimelineRequest *)message,
+                             &app->reply_arena, dt_loop_now_ns(), &timeline, &err) != DT_OK)
+        dt_controllerd_fail(call, &err);
+    else
+        dt_controllerd_reply(app, call, &timeline->base);
+}
+
 void dt_controllerd_list_tensors(dt_controllerd_t *app, dt_rpc_call_t *call,
                                  const ProtobufCMessage *message)
 {

@@ -25,6 +25,7 @@
 enum {
     DT_CHANNEL_FRAME = 1, /* frames: a frame as it came */
     DT_CHANNEL_LIST = 2,  /* frames: list tensors; a u32, how many at most */
+    DT_CHANNEL_TRACE = 3, /* frames: trace operators; a u32, for how many ms */
     DT_CHANNEL_CHUNK = 1, /* bulk: dt_channel_chunk_t and bytes */
     DT_CHANNEL_UP = 1,    /* up: a packed WorkerSessionUp */
 };

@@ -81,6 +81,7 @@ static void session_free(dt_exec_session_t *session)
 {
     dt_exec_t *exec = session->exec;
     dt_exec_memory_use(session->memory.arena);
+    dt_exec_trace_end(session);
     dt_exec_bulk_fini(session);
     dt_exec_window_drop(session);
     dt_exec_table_fini(session);
@@ -209,6 +210,9 @@ static bool frame_next(dt_exec_session_t *session)
         if (message.kind == DT_CHANNEL_LIST && message.size == sizeof limit) {
             memcpy(&limit, message.bytes, sizeof limit);
             dt_exec_list(session, limit);
+        } else if (message.kind == DT_CHANNEL_TRACE && message.size == sizeof limit) {
+            memcpy(&limit, message.bytes, sizeof limit);
+            dt_exec_trace_begin(session, limit);
         } else if (message.kind == DT_CHANNEL_FRAME) {
             int error = dt_frame_open(&session->reader, message.bytes, message.size);
             if (error)
@@ -265,6 +269,8 @@ static bool run_records(dt_exec_session_t *session, int64_t until_ns)
 static void tell(dt_exec_session_t *session, bool is_idle)
 {
     dt_exec_t *exec = session->exec;
+    if (session->trace)
+        dt_exec_trace_turn(session);
     if (session->next == 0)
         return;
     atomic_store_explicit(&session->memory.channel->executed, session->next - 1,
@@ -376,6 +382,8 @@ bool dt_exec_prepare_sleep(dt_exec_t *exec, int64_t *ret_deadline_ns)
             return false;
         if (session->has_stats && due_ns < deadline_ns)
             deadline_ns = due_ns;
+        if (session->trace && dt_exec_trace_due_ns(session) < deadline_ns)
+            deadline_ns = dt_exec_trace_due_ns(session);
     }
     *ret_deadline_ns = deadline_ns;
     return true;

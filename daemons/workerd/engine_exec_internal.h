@@ -7,6 +7,7 @@
  *   engine_exec_bulk.c    tensor bytes in and out
  *   engine_exec_window.c  memory that is shared with the program
  *   engine_exec_report.c  what goes up: reports, statistics, lists
+ *   engine_exec_trace.c   what ran when, while somebody wants to know
  *   engine_exec_memory.c  blocks for the backend */
 #ifndef DT_WORKERD_ENGINE_EXEC_INTERNAL_H
 #define DT_WORKERD_ENGINE_EXEC_INTERNAL_H
@@ -90,6 +91,7 @@ typedef struct dt_exec_plan {
     dt_error_t *refused; /* why it cannot run, in `arena`; NULL: it can */
     uint64_t name_words[sizeof((dt_engine_page_t *)0)->op_name / sizeof(uint64_t)];
     uint32_t name_count; /* of words that are not all zero, and one */
+    uint64_t traced;     /* number of the trace that has its name; 0: none */
     dt_arena_t arena;
 } dt_exec_plan_t;
 
@@ -217,8 +219,9 @@ struct dt_exec_session {
     uint64_t early_bytes;
     uint64_t last_transfer; /* of an UPLOAD that was performed */
     uint64_t ahead_bytes; /* of downloads sent and not received; what is whole in a window is not */
-    uint32_t window_number; /* of the newest window that came; 0: none */
-    dt_exec_view_t *view;   /* NULL: none */
+    uint32_t window_number;      /* of the newest window that came; 0: none */
+    dt_exec_view_t *view;        /* NULL: none */
+    struct dt_exec_trace *trace; /* NULL: nobody wants to know */
 };
 
 struct dt_exec {
@@ -230,6 +233,7 @@ struct dt_exec {
     int64_t fair_ns;       /* what a session that wants much has had, up to now; never falls */
     uint64_t progress;
     uint64_t device_ns;
+    uint64_t traces;             /* begun */
     const dt_exec_plan_t *named; /* whose name is in the page */
     uint32_t stream_last;        /* number of a random stream given out */
     uint32_t stream_now;         /* in use for operators that name none */
@@ -340,5 +344,17 @@ dt_exec_stat_t *dt_exec_stat(dt_exec_session_t *session, const char *name); /* N
 
 /* Blocks of this thread come from `arena` from now on; NULL: from the heap. */
 void dt_exec_memory_use(dt_shm_arena_t *arena);
+
+/* ---- engine_exec_trace.c; without a trace the caller does not call ---- */
+
+/* Trace for so long from now on, anew. Without memory nothing is traced. */
+void dt_exec_trace_begin(dt_exec_session_t *session, uint32_t duration_ms);
+/* An operator ran for `spent_ns`, up to now. */
+void dt_exec_trace_op(dt_exec_session_t *session, dt_exec_plan_t *plan, int64_t spent_ns,
+                      bool has_failed);
+/* Send what is due, and end the trace when its time is over. */
+void dt_exec_trace_turn(dt_exec_session_t *session);
+int64_t dt_exec_trace_due_ns(const dt_exec_session_t *session); /* of the next turn that matters */
+void dt_exec_trace_end(dt_exec_session_t *session);             /* without sending; none is fine */
 
 #endif

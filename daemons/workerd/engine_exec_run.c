@@ -206,7 +206,10 @@ static void execute(dt_exec_session_t *session, dt_exec_plan_t *plan)
     dt_status_t status = options->backend->op_execute(options->device, plan->op, plan->args,
                                                       plan->signature->arg_count, exec->results,
                                                       DT_RECORD_OUTPUTS_MAX, &count, err);
-    plan->stat->device_ns += (uint64_t)page_end(exec);
+    int64_t spent_ns = page_end(exec);
+    plan->stat->device_ns += (uint64_t)spent_ns;
+    if (__builtin_expect(session->trace != NULL, 0))
+        dt_exec_trace_op(session, plan, spent_ns, status != DT_OK);
     plan->stat->count++;
     plan->stat->bytes += plan->bytes;
     plan->stat->is_changed = true;

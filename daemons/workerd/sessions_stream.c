@@ -142,6 +142,11 @@ static void take(dt_node_instance_t *instance, const Dtorch__V1__WorkerSessionDo
         if (dt_ring_write(&instance->frames, DT_CHANNEL_LIST, &limit, sizeof limit, NULL) != DT_OK)
             stream_fail(instance, "more questions than its engines have room for");
         return;
+    case DTORCH__V1__WORKER_SESSION_DOWN__KIND_TRACE:
+        limit = down->trace->duration_ms;
+        if (dt_ring_write(&instance->frames, DT_CHANNEL_TRACE, &limit, sizeof limit, NULL) != DT_OK)
+            stream_fail(instance, "more questions than its engines have room for");
+        return;
     case DTORCH__V1__WORKER_SESSION_DOWN__KIND_UP_RECEIVED:
         dt_node_up_received(instance, down->up_received);
         return;

@@ -37,6 +37,7 @@ dt_status_t dt_sessions_create(const dt_sessions_options_t *options, int64_t now
     sessions->fates = malloc(DT_SESSION_RECORDS_MAX);
     sessions->scratch = malloc(DT_SESSION_SCRATCH_BYTES);
     dt_list_init(&sessions->all);
+    dt_list_init(&sessions->traces);
     dt_list_init(&sessions->streams);
     dt_list_init(&sessions->acks);
     dt_list_init(&sessions->asks);
@@ -86,6 +87,7 @@ void dt_sessions_free(dt_sessions_t *sessions)
     while (!dt_list_is_empty(&sessions->all))
         dt_session_finish(sessions, DT_CONTAINER_OF(sessions->all.next, dt_session_t, list),
                           "the controller stops");
+    dt_sessions_traces_free(sessions);
     while (!dt_list_is_empty(&sessions->streams))
         stream_remove(sessions, DT_CONTAINER_OF(sessions->streams.next, dt_session_stream_t, list));
     while (!dt_list_is_empty(&sessions->asks))

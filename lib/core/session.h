@@ -239,6 +239,12 @@ uint32_t dt_sessions_count_key(const dt_sessions_t *sessions, const char *key);
 void dt_sessions_list_tensors(dt_sessions_t *sessions, uint64_t ticket,
                               const Dtorch__V1__ListTensorsRequest *request, int64_t now_ns);
 
+/* Begin to trace a job, or read what was traced. Errors: also AGAIN (too many are traced). */
+DT_MUST_USE dt_status_t dt_sessions_timeline(dt_sessions_t *sessions,
+                                             const Dtorch__V1__GetTimelineRequest *request,
+                                             dt_arena_t *arena, int64_t now_ns,
+                                             Dtorch__V1__Timeline **ret_timeline, dt_error_t *err);
+
 /* Numbers for metrics and diagnostics. Cost: O(sessions). */
 typedef struct dt_sessions_counts {
     uint32_t live, away, sessions_max, streams, links;

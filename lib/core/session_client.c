@@ -69,6 +69,8 @@ static void send_ack(dt_sessions_t *sessions, dt_session_t *session)
     down.ack = &ack;
     dt_sessions_send(sessions, session->stream->id, &down.base);
     sessions->counts.acks++;
+    if (session->trace)
+        dt_session_trace_ack(sessions, session);
 }
 
 void dt_session_ack(dt_sessions_t *sessions, dt_session_t *session, bool is_now)
@@ -542,6 +544,7 @@ void dt_sessions_client_turn(dt_sessions_t *sessions)
 
 void dt_session_free(dt_session_t *session)
 {
+    dt_session_trace_ended(session);
     while (!dt_list_is_empty(&session->queries))
         free(DT_CONTAINER_OF(dt_list_pop(&session->queries), dt_session_query_t, list));
     for (uint32_t i = 0; i < session->queue_count; i++)

@@ -307,6 +307,13 @@ static int apply_refused(struct apply *a)
     return has_output ? put_fresh(a, output, 0, cause) : 0;
 }
 
+static void trace_mark(struct apply *a, const char *text)
+{
+    if (a->session->trace)
+        dt_session_trace_mark(a->sessions, a->session, a->record->note.what, a->record->sequence,
+                              text);
+}
+
 static void apply_mark(struct apply *a)
 {
     dt_session_t *session = a->session;
@@ -317,6 +324,7 @@ static void apply_mark(struct apply *a)
         session->steps++;
         session->step = record->note.value;
         session->step_ns = a->sessions->now_ns;
+        trace_mark(a, NULL);
         break;
     case DT_MARK_RANGE_BEGIN:
         if (session->range_depth < DT_SESSION_RANGES_MAX) {
@@ -328,9 +336,13 @@ static void apply_mark(struct apply *a)
             dt_wire_text_copy(range, sizeof session->ranges[0], text);
         }
         session->range_depth += session->range_depth < UINT32_MAX;
+        trace_mark(a, session->range_depth <= DT_SESSION_RANGES_MAX
+                          ? session->ranges[session->range_depth - 1]
+                          : "");
         break;
     case DT_MARK_RANGE_END:
         session->range_depth -= session->range_depth > 0;
+        trace_mark(a, NULL);
         break;
     default:
         break;
@@ -626,6 +638,8 @@ void dt_session_frame(dt_sessions_t *sessions, dt_session_stream_t *stream, cons
     sessions->counts.frames++;
     sessions->counts.records += session->next_sequence - first;
     sessions->counts.bytes += header.payload_bytes;
+    if (session->trace)
+        dt_session_trace_frame(sessions, session, first, size);
     if (!is_queued) {
         /* Accepted and not to be had for the nodes: the session cannot go on. */
         dt_session_finish(sessions, session, "the controller has no memory for its frames");

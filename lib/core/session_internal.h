@@ -280,7 +280,8 @@ typedef struct dt_session {
     uint64_t operators, frames, steps, step;
     int64_t step_ns;
     char ranges[DT_SESSION_RANGES_MAX][128];
-    uint32_t range_depth; /* may be above DT_SESSION_RANGES_MAX */
+    uint32_t range_depth;           /* may be above DT_SESSION_RANGES_MAX */
+    struct dt_session_trace *trace; /* NULL: nobody wants to know its times */
     bool has_old_token;
 } dt_session_t;
 
@@ -349,6 +350,8 @@ struct dt_sessions {
     uint64_t number_first, number_next, number_limit, number_asked;
     bool is_started, is_stopping;
     int64_t now_ns, wall_ms, wall_at_ns;
+    dt_list_t traces; /* by age */
+    uint32_t trace_count;
     dt_lease_clock_t clock;
     uint64_t turns; /* progress of our beats */
     int64_t next_beat_ns;
@@ -462,6 +465,10 @@ void dt_session_futures_done(dt_session_t *session, uint64_t future);
 uint32_t dt_session_cause(dt_session_t *session, const Dtorch__V1__OperatorError *error);
 const Dtorch__V1__OperatorError *dt_session_cause_of(const dt_session_t *session, uint32_t cause);
 
+/* session_view.c */
+Dtorch__V1__Job *dt_session_job(const dt_sessions_t *sessions, const dt_session_t *session,
+                                dt_arena_t *arena, int64_t now_ns);
+
 /* session_link.c */
 void dt_session_link_received(dt_sessions_t *sessions, dt_session_stream_t *stream,
                               const uint8_t *data, size_t size);
@@ -529,5 +536,16 @@ void dt_session_event(dt_sessions_t *sessions, Dtorch__V1__Severity severity, co
 void dt_session_event_refused(dt_sessions_t *sessions, const dt_session_stream_t *stream);
 void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
                            int64_t now_ns);
+
+/* session_trace.c; all but the last three where session->trace is not NULL */
+void dt_session_trace_frame(dt_sessions_t *sessions, dt_session_t *session, uint64_t first,
+                            size_t size);
+void dt_session_trace_ack(dt_sessions_t *sessions, dt_session_t *session);
+void dt_session_trace_mark(dt_sessions_t *sessions, dt_session_t *session, unsigned what,
+                           uint64_t sequence, const char *text);
+void dt_session_trace_take(dt_sessions_t *sessions, dt_session_link_t *link,
+                           Dtorch__V1__TraceBatch *batch);
+void dt_session_trace_ended(dt_session_t *session);
+void dt_sessions_traces_free(dt_sessions_t *sessions);
 
 #endif

@@ -545,6 +545,9 @@ void dt_session_link_received(dt_sessions_t *sessions, dt_session_stream_t *stre
         dt_session_take_stats(link, up->stats, sessions->now_ns);
         dt_session_ask_answered(sessions, stream->id, up->stats, link->session->id);
         break;
+    case DTORCH__V1__WORKER_SESSION_UP__KIND_TRACE:
+        dt_session_trace_take(sessions, link, up->trace);
+        break;
     case DTORCH__V1__WORKER_SESSION_UP__KIND_LOST:
         on_lost(sessions, link, up->lost);
         break;

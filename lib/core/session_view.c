@@ -182,8 +182,8 @@ static void sum_links(const dt_session_t *session, Dtorch__V1__Job *job, int64_t
     }
 }
 
-static Dtorch__V1__Job *make_job(const dt_sessions_t *sessions, const dt_session_t *session,
-                                 dt_arena_t *arena, int64_t now_ns)
+Dtorch__V1__Job *dt_session_job(const dt_sessions_t *sessions, const dt_session_t *session,
+                                dt_arena_t *arena, int64_t now_ns)
 {
     Dtorch__V1__Job *job = dt_arena_alloc(arena, sizeof *job);
     if (!job)
@@ -240,7 +240,7 @@ dt_status_t dt_sessions_list(const dt_sessions_t *sessions,
             list->more = true;
             break;
         }
-        list->jobs[list->n_jobs] = make_job(sessions, session, arena, now_ns);
+        list->jobs[list->n_jobs] = dt_session_job(sessions, session, arena, now_ns);
         if (!list->jobs[list->n_jobs])
             return DT_ERR_NOMEM;
         list->n_jobs++;
@@ -359,7 +359,7 @@ dt_status_t dt_sessions_get(const dt_sessions_t *sessions, uint64_t job, dt_aren
     detail = dt_arena_alloc(arena, sizeof *detail);
     if (detail) {
         dtorch__v1__job_detail__init(detail);
-        detail->job = make_job(sessions, session, arena, now_ns);
+        detail->job = dt_session_job(sessions, session, arena, now_ns);
     }
     if (!detail || !detail->job || !fill_operators(session, arena, detail) ||
         !fill_errors(session, arena, detail) || !fill_nodes(session, arena, detail) ||

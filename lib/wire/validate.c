@@ -216,11 +216,11 @@ static const dt_validate_row_t data_door_rows[] = {
 
 static const dt_validate_row_t worker_session_up_rows[] = {
     MESSAGE(hello), MESSAGE(executed), MESSAGE(result), MESSAGE(answer), MESSAGE(poison),
-    MESSAGE(chunk), MESSAGE(stats),    MESSAGE(lost),   MESSAGE(door),
+    MESSAGE(chunk), MESSAGE(stats),    MESSAGE(lost),   MESSAGE(door),   MESSAGE(trace),
 };
 static const dt_validate_row_t worker_session_down_rows[] = {
     BYTES(frame, 0, FRAME_MAX), MESSAGE(query), MESSAGE(chunk), FREE(close), MESSAGE(list),
-    FREE(up_received),
+    FREE(up_received),          MESSAGE(trace),
 };
 static const dt_validate_row_t worker_session_hello_rows[] = {
     INT(session, 1, -1), INT(epoch, 1, -1), BYTES(key, 16, 16), FREE(received)};
@@ -234,6 +234,21 @@ static const dt_validate_row_t session_stats_rows[] = {
 };
 static const dt_validate_row_t operator_stats_rows[] = {TEXT(name, 255), FREE(count),
                                                         FREE(device_ns), FREE(bytes), FREE(errors)};
+static const dt_validate_row_t want_trace_rows[] = {INT(duration_ms, 1, 60000)};
+static const dt_validate_row_t trace_batch_rows[] = {LIST(names, 128), LIST(events, 512),
+                                                     FREE(dropped), INT(begun_ns, 0, INT64_MAX),
+                                                     INT(sent_ns, 0, INT64_MAX)};
+static const dt_validate_row_t trace_name_rows[] = {FREE(signature), TEXT(operator_name, 255),
+                                                    TEXT(text, 511), INT(vdev, 0, 4095)};
+static const dt_validate_row_t trace_event_rows[] = {ENUM(kind),
+                                                     FREE(sequence),
+                                                     FREE(signature),
+                                                     INT(begin_ns, 0, INT64_MAX),
+                                                     INT(duration_ns, 0, INT64_MAX),
+                                                     TEXT(text, 1023),
+                                                     FREE(failed),
+                                                     FREE(count),
+                                                     FREE(size_bytes)};
 static const dt_validate_row_t list_tensors_rows[] = {INT(limit, 1, 10000)};
 static const dt_validate_row_t tensor_info_rows[] = {
     FREE(id),      TEXT(meta, 1023), FREE(size_bytes), INT(vdev, 0, 4095),
@@ -241,6 +256,8 @@ static const dt_validate_row_t tensor_info_rows[] = {
 };
 
 static const dt_validate_row_t list_jobs_rows[] = {INT(limit, 0, 1000), FREE(after)};
+static const dt_validate_row_t get_timeline_rows[] = {INT(job, 1, -1), INT(begin_ms, 0, 60000),
+                                                      FREE(after)};
 static const dt_validate_row_t get_job_rows[] = {INT(id, 1, -1)};
 static const dt_validate_row_t end_job_rows[] = {INT(id, 1, -1), TEXT1(reason, 256), TEXT(by, 127)};
 static const dt_validate_row_t list_job_tensors_rows[] = {FREE(job), INT(limit, 0, 10000)};
@@ -477,6 +494,11 @@ static const dt_validate_table_t tables[] = {
     TABLE(session_stats, session_stats_rows, NULL),
     TABLE(operator_stats, operator_stats_rows, NULL),
     TABLE(list_tensors, list_tensors_rows, NULL),
+    TABLE(want_trace, want_trace_rows, NULL),
+    TABLE(trace_batch, trace_batch_rows, NULL),
+    TABLE(trace_name, trace_name_rows, NULL),
+    TABLE(trace_event, trace_event_rows, NULL),
+    TABLE(get_timeline_request, get_timeline_rows, NULL),
     TABLE(tensor_info, tensor_info_rows, NULL),
     TABLE(list_jobs_request, list_jobs_rows, NULL),
     TABLE(get_job_request, get_job_rows, NULL),
