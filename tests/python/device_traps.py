@@ -577,7 +577,7 @@ def packed_sequences() -> None:
     def program(d: str) -> Any:
         packed = nn.utils.rnn.pack_padded_sequence(torch.randn(4, 3, 2).to(d), torch.tensor([4, 2, 1]))
         assert packed.data.device.type == d and packed.to("cpu").data.device.type == "cpu"
-        return nn.utils.rnn.pad_packed_sequence(nn.GRU(2, 3).to(d)(packed)[0])
+        return nn.utils.rnn.pad_packed_sequence(nn.RNN(2, 3).to(d)(packed)[0])
     both(program)
 
 
