@@ -54,9 +54,9 @@ static bool queue_room(dt_session_t *session)
     return true;
 }
 
-/* Queue a frame for the nodes. */
+/* Queue a frame for the nodes. `base`: of id deltas at its end. */
 static bool enqueue(dt_session_t *session, const uint8_t *frame, size_t size, uint64_t first,
-                    uint32_t count)
+                    uint32_t count, uint64_t base)
 {
     dt_session_packet_t *packet;
     if (!queue_room(session))
@@ -64,8 +64,31 @@ static bool enqueue(dt_session_t *session, const uint8_t *frame, size_t size, ui
     packet = dt_session_packet_new(frame, size, first, count);
     if (!packet)
         return false;
+    packet->base = base;
     session->queue[session->queue_head + session->queue_count++] = packet;
     return true;
+}
+
+/* The packet at the queue's end, where a frame of `size` bytes that begins at `first` may be
+ * written into it: many wait, so nobody waits for just this one; both are small; no node has it. A
+ * client that sends each record alone would otherwise have us keep forty bytes for each of its own.
+ */
+static dt_session_packet_t *tail_for(const dt_session_t *session, size_t size, uint64_t first)
+{
+    uint64_t index = session->queue_first + session->queue_count - 1;
+    if (session->queue_count < DT_SESSION_MERGE_PACKETS)
+        return NULL;
+    dt_session_packet_t *tail = session->queue[session->queue_head + session->queue_count - 1];
+    if (tail->refs > 1 || tail->size + size > DT_SESSION_MERGE_BYTES ||
+        tail->first + tail->count != first)
+        return NULL;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        uint64_t sent = link->next > link->prelude_count ? link->next - link->prelude_count : 0;
+        if (link->join_index + sent > index)
+            return NULL;
+    }
+    return tail;
 }
 
 /* ---- what a record does ---- */
@@ -469,6 +492,7 @@ static bool put_record(dt_frame_writer_t *writer, const dt_record_t *record, uns
 
 struct rewrite {
     dt_session_t *session;
+    dt_session_packet_t *tail; /* what is written takes its place; NULL: a place of its own */
     dt_frame_writer_t writer;
     unsigned flags;
     uint32_t epoch;
@@ -478,9 +502,20 @@ static bool flush(struct rewrite *w)
 {
     uint64_t first = w->writer.first_sequence;
     uint32_t count = w->writer.count;
+    uint64_t base = w->writer.base;
     size_t size = dt_frame_end(&w->writer, w->flags);
-    if (size && !enqueue(w->session, w->writer.bytes, size, first, count))
+    dt_session_packet_t *tail = w->tail;
+    w->session->queue_count -= tail != NULL;
+    if (size && !enqueue(w->session, w->writer.bytes, size, first, count, base)) {
+        w->session->queue_count += tail != NULL;
         return false;
+    }
+    if (tail) { /* the writer holds all of it, so there was a frame */
+        w->session->queue[w->session->queue_head + w->session->queue_count - 1]->payload =
+            tail->payload;
+        dt_session_packet_unref(tail);
+        w->tail = NULL;
+    }
     dt_frame_begin(&w->writer, w->writer.bytes, w->writer.cap, first + count, w->epoch);
     return true;
 }
@@ -503,25 +538,43 @@ static bool add(struct rewrite *w, const dt_record_t *record, unsigned fate, con
     return false;
 }
 
-/* Write the first `count` records of a frame anew by their fates. */
+/* Begin with what the tail holds. */
+static void begin_with_tail(struct rewrite *w, uint8_t *scratch)
+{
+    const dt_session_packet_t *tail = w->tail;
+    const uint8_t *frame = tail->bytes + DT_SESSION_ENVELOPE_BYTES;
+    size_t header_bytes = frame[6] | (size_t)frame[7] << 8; /* checked when it came */
+    size_t size = tail->size - (DT_SESSION_ENVELOPE_BYTES - tail->start) - header_bytes;
+    dt_frame_begin(&w->writer, scratch, DT_SESSION_SCRATCH_BYTES, tail->first, w->epoch);
+    memcpy(scratch + w->writer.len, frame + header_bytes, size);
+    w->writer.len += size;
+    w->writer.count = tail->count;
+    w->writer.base = tail->base;
+}
+
+/* Write the first `count` records of a frame anew by their fates, behind those of `tail` if it is
+ * not NULL. */
 static bool rewrite(dt_sessions_t *sessions, dt_session_t *session, const uint8_t *bytes,
-                    size_t size, uint32_t count)
+                    size_t size, uint32_t count, dt_session_packet_t *tail)
 {
     dt_frame_reader_t *reader = &sessions->reader;
-    struct rewrite w = {.session = session};
+    struct rewrite w = {.session = session, .tail = tail};
     bool is_end;
     if (dt_frame_open(reader, bytes, size) != 0)
         return false;
     w.flags = reader->header.flags;
     w.epoch = reader->header.epoch;
-    dt_frame_begin(&w.writer, sessions->scratch, DT_SESSION_SCRATCH_BYTES,
-                   reader->header.first_sequence, w.epoch);
+    if (tail)
+        begin_with_tail(&w, sessions->scratch);
+    else
+        dt_frame_begin(&w.writer, sessions->scratch, DT_SESSION_SCRATCH_BYTES,
+                       reader->header.first_sequence, w.epoch);
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *raw = reader->cursor.at;
         if (dt_record_next(reader, &sessions->record, &is_end) != 0)
             return false;
         if (sessions->fates[i] == DT_FATE_CUT) {
-            w.writer.first_sequence++;
+            w.writer.first_sequence += !tail;
             continue;
         }
         if (!add(&w, &sessions->record, sessions->fates[i], raw, (size_t)(reader->cursor.at - raw)))
@@ -631,9 +684,11 @@ void dt_session_frame(dt_sessions_t *sessions, dt_session_stream_t *stream, cons
     if (!admit(sessions, stream))
         return;
     error = apply_all(sessions, session, &count, &is_plain);
-    is_queued = is_plain ? enqueue(session, bytes, size, header.first_sequence, header.count)
-                         : rewrite(sessions, session, bytes, size, count);
-    charge(session, queued, header.payload_bytes);
+    dt_session_packet_t *tail = count > 0 ? tail_for(session, size, first) : NULL;
+    is_queued = is_plain && !tail ? enqueue(session, bytes, size, header.first_sequence,
+                                            header.count, sessions->reader.base)
+                                  : rewrite(sessions, session, bytes, size, count, tail);
+    charge(session, tail ? queued - 1 : queued, header.payload_bytes);
     session->frames++;
     sessions->counts.frames++;
     sessions->counts.records += session->next_sequence - first;

@@ -23,6 +23,8 @@
 #define DT_SESSION_RECORDS_MAX    (DT_FRAME_BYTES_MAX / 2)
 #define DT_SESSION_ENVELOPE_BYTES 8u /* room in front of a packet's frame for its envelope */
 #define DT_SESSION_SCRATCH_BYTES  (1u << 20)
+#define DT_SESSION_MERGE_PACKETS  64u   /* of them wait before small frames are merged */
+#define DT_SESSION_MERGE_BYTES    4096u /* of a merged packet */
 #define DT_SESSION_LIVE_SIGS_MAX  16384u
 #define DT_SESSION_SEEDS_MAX      256u
 #define DT_SESSION_RANGES_MAX     16u
@@ -117,6 +119,7 @@ typedef struct dt_session_packet {
     uint32_t refs;
     uint32_t count;
     uint64_t first;   /* sequence */
+    uint64_t base;    /* of id deltas behind its last record */
     uint32_t payload; /* client's bytes that it gives back when executed */
     uint32_t size;    /* of the envelope, which begins at `start` */
     uint32_t start;

@@ -482,6 +482,73 @@ Test(session, a_broken_link_goes_on_behind_what_the_node_received)
     dt_sessiontest_free(test);
 }
 
+/* Record `sequence` of the test below is what was sent, ids included. */
+static void check_small(const dt_record_t *record)
+{
+    uint64_t i = record->sequence - 6;
+    cr_assert_eq(record->kind, i % 3 == 2 ? DT_RECORD_FREE : DT_RECORD_OP);
+    if (i % 3 == 2) {
+        cr_assert_eq(record->ids.count, 1);
+        cr_assert_eq(record->ids.ids[0], 3 + i - 2);
+        return;
+    }
+    cr_assert_eq(record->op.inputs[0], 1);
+    cr_assert_eq(record->op.inputs[1], 2);
+    cr_assert_eq(record->op.outputs[0], 3 + i);
+}
+
+static uint32_t check_small_frames(const dt_sessiontest_t *test, uint64_t stream)
+{
+    static dt_record_t record;
+    dt_frame_reader_t reader = {.scratch = NULL};
+    uint32_t frames = 0;
+    for (uint32_t i = 0; i < test->action_count; i++) {
+        const dt_sessiontest_action_t *action = &test->actions[i];
+        dt_cursor_t cursor = {action->data + 1, action->data + action->size, 0};
+        bool is_end = false;
+        if (action->kind != DT_SESSION_DO_SEND || action->stream != stream ||
+            action->data[0] != 0x0a)
+            continue;
+        uint64_t size = dt_cursor_varint(&cursor);
+        cr_assert_eq(dt_frame_open(&reader, cursor.at, (size_t)size), 0);
+        frames++;
+        while (dt_record_next(&reader, &record, &is_end) == 0 && !is_end)
+            check_small(&record);
+        cr_assert(is_end);
+    }
+    dt_frame_reader_fini(&reader);
+    return frames;
+}
+
+Test(session, small_frames_are_kept_together_when_many_wait)
+{
+    enum { FRAMES = 1500 };
+    dt_sessiontest_t *test = prepared();
+    uint64_t first, last;
+    dt_sessiontest_close(test, 101); /* the node is away for a while */
+    for (uint64_t i = 0; i < FRAMES; i++) {
+        dt_sessiontest_begin(test, 6 + i);
+        if (i % 3 == 2)
+            dt_sessiontest_free_id(test, 3 + i - 2);
+        else
+            op(test, 0, 1, 2, 3 + i);
+        dt_sessiontest_frame(test, 1, 0);
+    }
+    cr_assert_not(dt_sessiontest_closed(test, 1), "%s", dt_sessiontest_closed(test, 1)->text);
+    dt_sessiontest_pass(test, 2);
+    const Dtorch__V1__SessionDown *ack =
+        dt_sessiontest_down(test, 1, ACK, dt_sessiontest_count(test, 1, ACK) - 1);
+    cr_assert_eq(ack->ack->sequence, 5 + FRAMES);
+    cr_assert_eq(ack->ack->credit_bytes, 1u << 20, "nothing was executed");
+    dt_sessiontest_link(test, 1, 201, 5);
+    (void)dt_sessiontest_records(test, 201, &first, &last);
+    cr_assert_eq(first, 6);
+    cr_assert_eq(last, 5 + FRAMES);
+    uint32_t sent = check_small_frames(test, 201);
+    cr_assert_lt(sent, 80, "%u frames", sent); /* 64 as they came, the rest together */
+    dt_sessiontest_free(test);
+}
+
 /* Two nodes of one device each, vdev 0 on the first: mesh 1 is vdev 1; signatures 0 and 1 add two
  * tensors on vdev 0 and on vdev 1; tensors 1 and 2 lie on vdev 0 and 1. Next record: 6. */
 static dt_sessiontest_t *prepared_two(void)
