@@ -186,8 +186,9 @@ static dt_exec_download_t *download_find(dt_exec_session_t *session, uint64_t tr
 
 static void pieces_give(dt_exec_download_t *download, uint64_t received)
 {
-    while (!dt_list_is_empty(&download->pieces)) {
-        dt_exec_piece_t *piece = DT_CONTAINER_OF(download->pieces.next, dt_exec_piece_t, link);
+    for (dt_list_t *at = download->pieces.next, *next; at != &download->pieces; at = next) {
+        dt_exec_piece_t *piece = DT_CONTAINER_OF(at, dt_exec_piece_t, link);
+        next = at->next;
         if (piece->end > received)
             return;
         dt_list_remove(&piece->link);
