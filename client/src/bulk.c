@@ -359,13 +359,12 @@ static void dial(dt_session_t *session)
 static bool route(dt_session_t *session, dt_client_upload_t *upload, dt_client_path_t **ret_path)
 {
     dt_client_path_t *path = upload->is_relayed ? NULL : dt_client_path_of(session, upload->vdev);
-    *ret_path = NULL;
-    if (path && path->state == DT_CLIENT_PATH_READY)
-        *ret_path = path;
-    else if (path && path->state != DT_CLIENT_PATH_SPENT)
-        return false; /* it is about to be there */
-    else if (!path && !upload->is_relayed && session->settings.uses_direct &&
-             dt_loop_now_ns() < session->io.door_ns)
+    /* It is about to be there, or the node has still time to say where it is. */
+    bool is_awaited = path ? path->state != DT_CLIENT_PATH_SPENT
+                           : !upload->is_relayed && session->settings.uses_direct &&
+                                 dt_loop_now_ns() < session->io.door_ns;
+    *ret_path = path && path->state == DT_CLIENT_PATH_READY ? path : NULL;
+    if (!*ret_path && is_awaited)
         return false;
     return *ret_path || upload->sequence <= session->acked_sequence;
 }
@@ -397,7 +396,7 @@ static dt_client_upload_t *next_upload(dt_session_t *session, dt_client_path_t *
                 upload->sent = upload->received;
             }
             size_t left = upload->ready - upload->sent;
-            size_t most = is_placed(upload) ? DT_BULK_PIECE_BYTES : DT_CLIENT_BULK_CHUNK;
+            size_t most = DT_CLIENT_BULK_CHUNK;
             if (left >= most || (left > 0 && upload->ready == upload->size)) {
                 next = upload;
                 *ret_path = path;

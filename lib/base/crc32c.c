@@ -49,7 +49,7 @@ uint32_t dt_crc32c_portable_for_test(uint32_t crc, const void *data, size_t size
 #if defined(__x86_64__)
 /* The instruction takes three cycles and can begin one in each: three lanes side by side. What a
  * lane had before is carried over the bytes of the others by a table, since a CRC is linear. */
-#define LANE_BYTES 1024u
+#define LANE_BYTES ((size_t)1024)
 
 static uint32_t carry[4][256]; /* by byte of the CRC: what LANE_BYTES of zeros make of it */
 static pthread_once_t carry_once = PTHREAD_ONCE_INIT;
@@ -58,7 +58,7 @@ __attribute__((target("sse4.2"))) static void make_carry(void)
 {
     for (unsigned bit = 0; bit < 32; bit++) {
         uint64_t wide = UINT64_C(1) << bit;
-        for (unsigned i = 0; i < LANE_BYTES; i += 8)
+        for (size_t i = 0; i < LANE_BYTES; i += 8)
             wide = __builtin_ia32_crc32di(wide, 0);
         for (unsigned byte = 0; byte < 256; byte++)
             if (byte >> bit % 8 & 1)
@@ -75,7 +75,7 @@ static uint64_t carry_over(uint64_t wide)
 __attribute__((target("sse4.2"))) static uint64_t crc_of_lanes(uint64_t wide, const uint8_t *at)
 {
     uint64_t second = 0, third = 0;
-    for (unsigned i = 0; i < LANE_BYTES; i += 8) {
+    for (size_t i = 0; i < LANE_BYTES; i += 8) {
         uint64_t a, b, c;
         memcpy(&a, at + i, sizeof a);
         memcpy(&b, at + LANE_BYTES + i, sizeof b);
