@@ -116,7 +116,7 @@ static bool send_batch(dt_exec_session_t *session, Dtorch__V1__TraceBatch *messa
     size_t size = dtorch__v1__worker_session_up__get_packed_size(&up);
     session->has_emitted = true; /* look for room before the next record */
     /* Results go before: a trace leaves as much as a record may want. */
-    if (dt_ring_room(&session->up) < size + 2 * DT_EXEC_ROOM_BYTES ||
+    if (dt_ring_room(&session->up) < size + 2 * (size_t)DT_EXEC_ROOM_BYTES ||
         dt_ring_reserve(&session->up, size, &bytes, NULL) != DT_OK)
         return false;
     (void)dtorch__v1__worker_session_up__pack(&up, bytes);

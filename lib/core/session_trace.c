@@ -206,16 +206,18 @@ static bool is_running(const dt_sessions_t *sessions, const struct dt_session_tr
 /* Have a place: the oldest that does not run goes. */
 static bool make_place(dt_sessions_t *sessions)
 {
-    for (dt_list_t *at = sessions->traces.next; at != &sessions->traces; at = at->next) {
-        struct dt_session_trace *trace = DT_CONTAINER_OF(at, struct dt_session_trace, list);
-        if (sessions->trace_count < TRACES_MAX)
-            return true;
-        if (is_running(sessions, trace))
-            continue;
-        trace_free(sessions, trace);
+    struct dt_session_trace *oldest = NULL;
+    if (sessions->trace_count < TRACES_MAX)
         return true;
+    for (dt_list_t *at = sessions->traces.next; at != &sessions->traces && !oldest; at = at->next) {
+        struct dt_session_trace *trace = DT_CONTAINER_OF(at, struct dt_session_trace, list);
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): one that was freed is not in the list */
+        oldest = is_running(sessions, trace) ? NULL : trace;
     }
-    return sessions->trace_count < TRACES_MAX;
+    if (!oldest)
+        return false;
+    trace_free(sessions, oldest);
+    return true;
 }
 
 static void ask_nodes(dt_sessions_t *sessions, const dt_session_t *session, uint32_t duration_ms)

@@ -182,7 +182,7 @@ static bool ask_inner(walk_t *w, const dt_ops_node_t *node, inner_t *inner, dt_o
     dt_error_t err = {0};
     const uint16_t *children = &w->rules->children[node->children];
     for (uint32_t i = 0; i < node->child_count; i++) {
-        dt_ops_value_t value;
+        dt_ops_value_t value = {.kind = DT_OPS_VALUE_NONE};
         if (!evaluate(w, children[i], &value) || !pass(w, inner, i, &value))
             return false;
     }
@@ -223,7 +223,7 @@ static bool ask(walk_t *w, const dt_ops_node_t *node, dt_ops_value_t *to)
 static bool list(walk_t *w, const dt_ops_node_t *node, dt_ops_value_t *to)
 {
     const uint16_t *children = &w->rules->children[node->children];
-    dt_ops_value_t value;
+    dt_ops_value_t value = {.kind = DT_OPS_VALUE_NONE};
     to->kind = DT_OPS_VALUE_INTS;
     to->count = 0;
     for (uint32_t i = 0; i < node->child_count; i++) {
@@ -247,7 +247,7 @@ static bool list(walk_t *w, const dt_ops_node_t *node, dt_ops_value_t *to)
 static bool position(walk_t *w, const dt_ops_node_t *node, dt_ops_value_t *to)
 {
     const uint16_t *children = &w->rules->children[node->children];
-    dt_ops_value_t from, at;
+    dt_ops_value_t from = {.kind = DT_OPS_VALUE_NONE}, at = from;
     if (!evaluate(w, children[0], &from) || !evaluate(w, children[1], &at))
         return false;
     if (from.kind != DT_OPS_VALUE_INTS || at.kind != DT_OPS_VALUE_INT)
@@ -264,7 +264,7 @@ static bool position(walk_t *w, const dt_ops_node_t *node, dt_ops_value_t *to)
 static bool choose(walk_t *w, const dt_ops_node_t *node, dt_ops_value_t *to)
 {
     const uint16_t *children = &w->rules->children[node->children];
-    dt_ops_value_t first;
+    dt_ops_value_t first = {.kind = DT_OPS_VALUE_NONE};
     if (!evaluate(w, children[0], &first))
         return false;
     if (first.kind != DT_OPS_VALUE_BOOL && first.kind != DT_OPS_VALUE_INT)
@@ -332,7 +332,7 @@ static bool evaluate(walk_t *w, uint32_t at, dt_ops_value_t *ret_value)
 
 static bool result(walk_t *w, uint32_t i, dt_ops_output_t *to)
 {
-    dt_ops_value_t value;
+    dt_ops_value_t value = {.kind = DT_OPS_VALUE_NONE};
     if (!evaluate(w, (uint32_t)w->rule->results[i], &value))
         return false;
     memset(to, 0, sizeof *to);
@@ -351,7 +351,7 @@ static bool result(walk_t *w, uint32_t i, dt_ops_output_t *to)
 static bool follow(walk_t *w, dt_ops_answer_t *ret_answer)
 {
     const dt_ops_rule_t *rule = w->rule;
-    dt_ops_value_t holds;
+    dt_ops_value_t holds = {.kind = DT_OPS_VALUE_NONE};
     if (!rule->is_any && strcmp(w->asker->kind, "cpu") != 0)
         return refuse(w, "", "another kind of device");
     if (!count_inputs(w))
