@@ -7,18 +7,16 @@ DEVICE_OBJ := $(DEVICE_SRC:%.cpp=build/device/%.o)
 DEVICE_FLAGS := -O2 -g -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -Wall -Wextra -Werror -D_GNU_SOURCE \
   -Iclient/include -Ilib
 
-# LibTorch's headers are most of the time. PCH=1 reads them once for all files, for who works on them; without, ccache can
-# help.
-DEVICE_PCH := $(if $(PCH),build/device/pch.h.gch)
+# LibTorch's headers are most of the time: they are read once for all files.
 DEVICE_CXX := $(CXX) -std=c++20 $(DEVICE_FLAGS) $(TORCH_CFLAGS) -MMD -MP
 build/device/pch.h.gch: client/python/csrc/pch.h mk/detect.sh mk/requirements.txt
 	$(call say,PCH,$<)
 	@mkdir -p $(@D)
 	$(Q)$(DEVICE_CXX) -x c++-header -c $< -o $@
-build/device/%.o: %.cpp mk/detect.sh mk/requirements.txt | $(DEVICE_PCH)
+build/device/%.o: %.cpp build/device/pch.h.gch mk/detect.sh mk/requirements.txt
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
-	$(Q)$(DEVICE_CXX) $(if $(PCH),-include $(DEVICE_PCH:.gch=)) -c $< -o $@
+	$(Q)$(DEVICE_CXX) -include build/device/pch.h -c $< -o $@
 $(BUILD)/lib/libdtorch_torch.so: $(DEVICE_OBJ) $(CLIENT_SO)
 	$(call say,LD,$@)
 	$(Q)$(CXX) -shared -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,relro,-z,now -Wl,-rpath,'$$ORIGIN' $(DEVICE_OBJ) \

@@ -77,6 +77,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage rules check-rules
     stage torch check-torch
     stage programs check-programs SEEDS=40
+    stage device check-device
     stage corpus check-corpus
     stage sim check-sim SEEDS=500
     stage component check-component
