@@ -5,7 +5,7 @@
 set -u
 here=$(dirname "$0")
 venv() {
-    [ "${WITH_TORCH:-auto}" = no ] || sh "$here/venv.sh" build/venv "$here/requirements.txt"
+    [ "${WITH_TORCH:-auto}" = no ] || sh "$here/venv.sh" build/venv "$here/requirements.txt" "$here/requirements-models.txt"
 }
 missing=
 if ! command -v dpkg-query >/dev/null; then

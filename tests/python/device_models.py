@@ -99,7 +99,7 @@ def lora() -> None:
         import lora as example
     except ImportError as missing:
         raise devicetest.Skip(f"{missing}") from None
-    (want, here), (got, there) = example.train("cpu", 2), example.train(DEVICE, 2)
+    (want, here), (got, there) = example.train("cpu", 2, 0), example.train(DEVICE, 2, 0)
     assert next(there.parameters()).is_dtorch, "the Trainer has moved the model elsewhere"
     assert want == got, f"losses {got} for {want}"
     expect_same([p.detach() for p in here.parameters() if p.requires_grad], [p.detach() for p in there.parameters() if p.requires_grad])

@@ -1,9 +1,9 @@
 """usage: lora.py [--device=dtorch] [--steps=10]
 
-SmolLM2 learns a few sentences by LoRA with Hugging Face's Trainer. accelerate has no list entry for a device that it does not
-know, so the Trainer is told the device by accelerate's own PartialState; the rest is as for any device. Needs what llama.py
-needs, and peft and accelerate. What does not work: Trainer's choice of the device by itself, fp16/bf16 flags of TrainingArguments
-(they ask for CUDA), device_map="auto"."""
+SmolLM2 learns a few sentences by LoRA with Hugging Face's Trainer. accelerate and TrainingArguments have lists of devices and
+take the CPU when none of them is there, so both are told: accelerate by its own PartialState, the arguments by their property
+`device`; the rest is as for any device. Needs what llama.py needs, and peft and accelerate. What does not work: Trainer's choice
+of the device by itself, fp16/bf16 flags of TrainingArguments (they ask for CUDA), device_map="auto"."""
 
 import argparse
 import tempfile
@@ -34,8 +34,18 @@ class Sentences(torch.utils.data.Dataset):
         return {"input_ids": self.ids[index], "attention_mask": self.mask[index], "labels": labels}
 
 
-def train(device: str, steps: int, say: bool = False) -> tuple[list[float], torch.nn.Module]:
-    """Train for some steps; returns the losses and the model with its adapters."""
+class Arguments(transformers.TrainingArguments):
+    """Arguments of a Trainer on the device that accelerate was told of."""
+
+    @property
+    def device(self) -> torch.device:
+        _ = super().device  # what else is set up with it
+        return accelerate.PartialState().device
+
+
+def train(device: str, steps: int, dropout: float = 0.05, say: bool = False) -> tuple[list[float], torch.nn.Module]:
+    """Train for some steps; returns the losses and the model with its adapters. Dropout draws from the device's stream, the
+    order of the sentences from the CPU's, so only without dropout are the losses those of the CPU (on CUDA likewise)."""
     accelerate.PartialState._reset_state()
     state = accelerate.PartialState(cpu=True)
     state.device = torch.device(device)
@@ -43,10 +53,10 @@ def train(device: str, steps: int, say: bool = False) -> tuple[list[float], torc
     model, tokenizer = llama.load()
     model.is_quantized, model.quantization_method = False, None  # it was read from a quantized file, but is float32 now
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], lora_dropout=0.05, task_type="CAUSAL_LM")
+    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], lora_dropout=dropout, task_type="CAUSAL_LM")
     model = peft.get_peft_model(model, config)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = transformers.TrainingArguments(
+        arguments = Arguments(
             output_dir=folder, max_steps=steps, per_device_train_batch_size=2, learning_rate=1e-3, logging_steps=1,
             report_to="none", save_strategy="no", disable_tqdm=not say, dataloader_pin_memory=False,
             accelerator_config={"use_configured_state": True})
