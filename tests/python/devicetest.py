@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = "dtorch"
-LIMIT_S = int(os.environ.get("DT_TEST_CHECK_S", "300"))  # of one check
+LIMIT_S = int(os.environ.get("DT_TEST_CHECK_S", "900"))  # of one check
 
 
 class Skip(Exception):
