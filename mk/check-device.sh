@@ -19,7 +19,8 @@ PYTHONPATH=$PWD/build/python:$PWD/tests/python
 # Nothing of the machine's own configuration: a private cluster for each program, unless it makes one.
 unset DTORCH_ADDRESS DTORCH_BIN
 OMP_NUM_THREADS=1
-export PYTHONPATH OMP_NUM_THREADS
+PYTHONFAULTHANDLER=1
+export PYTHONPATH OMP_NUM_THREADS PYTHONFAULTHANDLER
 
 run() { # NAME INTERPRETER ARGUMENTS...: its output is shown but for the last line, which is kept
     name=$1
