@@ -177,7 +177,9 @@ static void on_result(struct player *p, const Dtorch__V1__Result *result)
               dt_ctl_print(p->pool, "a value; was %.*s", (int)a->was.text_bytes, a->was.text));
         return;
     }
-    dt_cursor_t cursor = {.at = result->meta.data, .end = result->meta.data + result->meta.len};
+    const uint8_t *end =
+        result->meta.len ? result->meta.data + result->meta.len : result->meta.data;
+    dt_cursor_t cursor = {.at = result->meta.data, .end = end};
     dt_record_get_meta(&cursor, &meta);
     uint64_t size = result->transfer ? result->size_bytes : result->value.len;
     if (cursor.error || !dt_meta_equal(&meta, &a->was.meta) || size != a->was.size_bytes)

@@ -182,6 +182,13 @@ void dt_client_future_whole(dt_future_t *future)
     dt_client_future_done(future, DT_OK);
 }
 
+/* Bytes that a peer left out are none at NULL. */
+static dt_cursor_t cursor_over(const ProtobufCBinaryData *bytes)
+{
+    return (dt_cursor_t){.at = bytes->data,
+                         .end = bytes->len ? bytes->data + bytes->len : bytes->data};
+}
+
 void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
 {
     dt_future_t *future = dt_client_future_find(session, result->future);
@@ -192,12 +199,11 @@ void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
         fail(future, result->error);
         return;
     }
-    dt_cursor_t cursor = {.at = result->meta.data, .end = result->meta.data + result->meta.len};
+    dt_cursor_t cursor = cursor_over(&result->meta);
     dt_record_get_meta(&cursor, &future->meta);
     future->layout = future->meta;
     if (!cursor.error && result->layout.len) {
-        cursor = (dt_cursor_t){.at = result->layout.data,
-                               .end = result->layout.data + result->layout.len};
+        cursor = cursor_over(&result->layout);
         dt_record_get_meta(&cursor, &future->layout);
     }
     bool is_one = future->layout.dtype == future->meta.dtype &&
