@@ -4,7 +4,6 @@ a dtype: "svd" or "svd complex64"."""
 _UNSET = "its result is memory that nobody has written"
 _SPARSE = "sparse tensors are not supported on the device"
 _INDICES_HERE = "the indices must be on the CPU, as with CUDA"
-_DROPPED = "a dropout's backward of integers, which nothing calls"
 
 EXCEPTIONS: dict[str, str] = {
     "empty": _UNSET,
@@ -15,6 +14,4 @@ EXCEPTIONS: dict[str, str] = {
     "new_empty_strided": _UNSET,
     "tensor_split": _INDICES_HERE,
     "to_sparse": _SPARSE,
-    "native_dropout_backward int64": _DROPPED,
-    "native_dropout_backward bool": _DROPPED,
 }

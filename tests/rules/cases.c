@@ -765,7 +765,7 @@ static const dt_rules_row_t rows[] = {
     {"aten::var.dim", make_var, "!fdhbcz"},
     {"aten::std.dim", make_var, "!fdhbcz"},
     {"aten::rsub.Tensor", make_xy, ANYTHING},
-    {"aten::native_dropout_backward", make_dropout_backward, FLOATS},
+    {"aten::native_dropout_backward", make_dropout_backward, NUMBERS},
     {"aten::logit", make_x, ALL},
     {"aten::nan_to_num", make_x, ANYTHING},
     {"aten::take", make_take, ANYTHING},
