@@ -2,8 +2,8 @@
 
 PyTorch's own operator database on the device against the CPU, sample by sample: values, shapes, dtypes, strides and errors'
 classes must be the same, forward and, in float32, backward. A second pass takes int64, bool, bfloat16 and complex64.
-Without --whole: the first samples (5) of each entry, for at most --seconds (all are begun with one sample first).
-What may differ, and why, is in opdb_exceptions.py; an exception that is none any more fails."""
+Without --whole: the first samples (5) of each entry, for at most --seconds.
+What may differ, and why, is in opdb_exceptions.py."""
 
 import itertools
 import sys
@@ -137,15 +137,15 @@ def main() -> int:
     suite = devicetest.Suite("device opdb" + (f" {part}" if parts > 1 else ""), devicetest.arguments())
     entries = [e for i, e in enumerate(op_db) if i % parts == part]
     first, second = Pass(suite, samples, True), Pass(suite, samples, False)
-    todo, begun = plan(entries), 0
-    for entry, dtype, is_first in todo:
+    planned, begun = plan(entries), 0
+    for entry, dtype, is_first in planned:
         if suite.is_over():
             break
         begun += 1
         (first if is_first else second).entry(entry, dtype)
     for reason, count in (first.reasons + second.reasons).most_common():
         print(f"exception, {count} entries: {reason}")
-    print(f"{begun} of {len(todo)} entries and dtypes, {first.compared + second.compared} samples")
+    print(f"{begun} of {len(planned)} entries and dtypes, {first.compared + second.compared} samples")
     return suite.finish()
 
 

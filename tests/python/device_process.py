@@ -161,6 +161,19 @@ def memory_ends_with_pytorchs_error() -> None:
 # ---- signals, fork, the end ----
 
 
+def wait_until_asleep(pid: int) -> None:
+    """Until the main thread of a program waits for something, or the program is over."""
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        try:
+            state = pathlib.Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state != "R":
+            return
+        time.sleep(0.01)
+
+
 def ctrl_c_leaves_a_wait() -> None:
     process = start("""\
         import signal, time, torch
@@ -170,8 +183,8 @@ def ctrl_c_leaves_a_wait() -> None:
         y = x
         for _ in range(400):
             y = y @ x
-        print("waiting", flush=True)
         try:
+            print("waiting", flush=True)
             y.sum().item()
             print("too fast", flush=True)
         except KeyboardInterrupt:
@@ -183,7 +196,7 @@ def ctrl_c_leaves_a_wait() -> None:
         """)
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n", process.communicate()[1][-400:]
-    time.sleep(0.3)
+    wait_until_asleep(process.pid)
     process.send_signal(signal.SIGINT)
     said = process.stdout.readline()
     out = process.stdout.read()  # not communicate(): that does not see what was read ahead
