@@ -102,6 +102,17 @@ static dt_status_t fail_errno(dt_error_t *err, const char *what)
     return dt_fail(err, DT_ERR_DENIED, "errno", code, "%s: %s", what, strerror(code));
 }
 
+/* A stricter limit that came from the agent's own environment stays: raising it is refused. */
+static dt_status_t limit_to(int which, rlim_t value, dt_error_t *err)
+{
+    struct rlimit limit;
+    if (getrlimit(which, &limit))
+        return fail_errno(err, "getrlimit");
+    limit.rlim_max = value < limit.rlim_max ? value : limit.rlim_max;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(which, &limit) ? fail_errno(err, "setrlimit") : DT_OK;
+}
+
 static dt_status_t limits_enter(uint64_t heap_bytes, dt_error_t *err)
 {
     const struct {
@@ -114,13 +125,12 @@ static dt_status_t limits_enter(uint64_t heap_bytes, dt_error_t *err)
         /* RLIMIT_AS cannot be used (arenas are sparse), FSIZE 0 kills when stderr is a file, NPROC
          * counts the whole user */
     };
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
-        if (setrlimit(limits[i].which, &(struct rlimit){limits[i].value, limits[i].value}))
-            return fail_errno(err, "setrlimit");
-    if (heap_bytes > 0 && !DT_ENGINE_HAS_SHADOW &&
-        setrlimit(RLIMIT_DATA, &(struct rlimit){heap_bytes, heap_bytes}))
-        return fail_errno(err, "setrlimit of data");
-    return DT_OK;
+    dt_status_t status = DT_OK;
+    for (size_t i = 0; status == DT_OK && i < sizeof limits / sizeof limits[0]; i++)
+        status = limit_to(limits[i].which, limits[i].value, err);
+    if (status == DT_OK && heap_bytes > 0 && !DT_ENGINE_HAS_SHADOW)
+        status = limit_to(RLIMIT_DATA, heap_bytes, err);
+    return status;
 }
 
 static dt_status_t capabilities_drop(dt_error_t *err)

@@ -294,6 +294,21 @@ Test(engine, that_finds_no_descriptor_to_start_with_is_started_later)
     stop(tc);
 }
 
+Test(engine, that_gets_stricter_limits_than_its_own_keeps_them)
+{
+    dt_testcluster_t *tc = start("Engines=1");
+    struct engines before = {.warm = 1};
+    struct rlimit none = {0, 0}, is;
+    expect_engines(tc, &before);
+    cr_assert_eq(prlimit(dt_testcluster_pid(tc, 0), RLIMIT_CORE, &none, NULL), 0);
+    cr_assert_eq(kill(before.pid[0], SIGKILL), 0);
+    struct engines after = {.warm = 1, .without = before.pid[0]};
+    expect_engines(tc, &after);
+    cr_assert_eq(prlimit(after.pid[0], RLIMIT_CORE, NULL, &is), 0);
+    cr_assert_eq(is.rlim_max, 0);
+    stop(tc);
+}
+
 /* ---- its sandbox ---- */
 
 static bool status_has(pid_t pid, const char *wanted)
