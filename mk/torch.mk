@@ -1,4 +1,4 @@
-# The torch backend, the only C++ here: one shared object for all presets, since a daemon loads it at run time and
+# The torch backend: one shared object for all presets, since a daemon loads it at run time and
 # LibTorch itself is not instrumented either. Built where LibTorch was found (make config), else left out.
 TORCH_SO := $(if $(filter yes,$(HAVE_TORCH)),build/torch/dtorch-backend-torch.so)
 TORCH_OBJ := $(patsubst %.cpp,build/torch/%.o,$(sort $(wildcard lib/backend/torch/*.cpp))) \
