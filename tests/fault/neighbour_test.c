@@ -346,6 +346,13 @@ static bool engine_is_busy(const Dtorch__V1__Node *node, void *arg)
     return *(pid_t *)arg != 0;
 }
 
+/* What is issued is not executed yet. */
+static bool tensors_lie_in_it(dt_testcluster_t *tc, void *arg)
+{
+    (void)tc;
+    return shared_bytes(*(pid_t *)arg) >= UPLOAD_BYTES;
+}
+
 static bool memory_is_back(dt_testcluster_t *tc, void *arg)
 {
     Dtorch__V1__ListJobsRequest list = DTORCH__V1__LIST_JOBS_REQUEST__INIT;
@@ -374,7 +381,9 @@ Test(neighbour, that_is_killed_leaves_no_memory_behind)
     producer_go(&p, tc);
     cr_assert(dt_testcluster_wait(tc, goes_on, &flow, PATIENCE_MS));
     cr_assert(dt_testcluster_wait_node(tc, 0, engine_is_busy, &engine, PATIENCE_MS));
-    cr_assert_geq(shared_bytes(engine), UPLOAD_BYTES, "its tensors lie in pages of the engine");
+    cr_assert(dt_testcluster_wait(tc, tensors_lie_in_it, &engine, PATIENCE_MS),
+              "its tensors lie in pages of the engine: %lld bytes",
+              (long long)shared_bytes(engine));
     producer_kill(&p);
     cr_assert(dt_testcluster_wait(tc, memory_is_back, &engine, 2 * PATIENCE_MS), "%lld MiB stay",
               (long long)(shared_bytes(engine) / MIB));

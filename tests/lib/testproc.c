@@ -298,9 +298,9 @@ static int count_children(bool print)
         char *cmdline;
         char state = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? child_state(entry->d_name)
                                                                         : (char)0;
-        if (state == 0 || state == 'Z' || state == 'X')
+        if (state == 0)
             continue;
-        count++;
+        count++; /* a zombie too: it was not reaped because threads of it still end */
         if (!print)
             continue;
         (void)snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);

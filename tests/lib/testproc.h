@@ -49,8 +49,8 @@ void dt_testproc_close(dt_testproc_t *proc); /* kills it if it runs still */
 
 /* Adopt orphans from now on. */
 void dt_testproc_adopt_orphans(void);
-/* Wait until the test has no child process but zombies, which are reaped. Returns how many stay,
- * and prints each. */
+/* Wait until the test has no child process; all that end are reaped. Returns how many stay, and
+ * prints each. */
 int dt_testproc_orphans_left(int64_t patience_ms);
 
 /* Print to stderr and abort: what a test cannot go on without. */
