@@ -26,7 +26,7 @@ pki: base conf wire tensor ops shm shard core loop device pki
 # or store. An engine has no gRPC in it, so nothing named engine_* includes rpc.
 programs='
 daemons/controllerd: base conf wire tensor ops shm shard core loop rpc store sysd metrics pki
-daemons/workerd: base conf wire tensor ops shm shard core loop device rpc sysd metrics pki
+daemons/workerd: base conf wire tensor ops shm shard core loop device transport rpc sysd metrics pki
 client/src: base conf wire tensor ops shm shard loop rpc
 client/ctl: base conf wire tensor ops shm shard loop rpc pki
 '
