@@ -81,7 +81,7 @@ void dt_record_get_meta(dt_cursor_t *cursor, dt_meta_t *ret_meta)
         dt_cursor_fail(cursor, DT_FRAME_E_BODY);
 }
 
-static uint8_t *put_placement(uint8_t *at, const dt_placement_t *placement)
+uint8_t *dt_record_put_placement(uint8_t *at, const dt_placement_t *placement)
 {
     *at++ = placement->kind;
     if (placement->kind == DT_PLACEMENT_SHARD) {
@@ -94,7 +94,7 @@ static uint8_t *put_placement(uint8_t *at, const dt_placement_t *placement)
     return at;
 }
 
-static void get_placement(dt_cursor_t *cursor, dt_placement_t *ret_placement)
+void dt_record_get_placement(dt_cursor_t *cursor, dt_placement_t *ret_placement)
 {
     dt_placement_t p = {.kind = dt_cursor_u8(cursor)};
     if (p.kind == DT_PLACEMENT_SHARD) {
@@ -118,7 +118,7 @@ uint8_t *dt_record_put_layout(uint8_t *at, const dt_layout_t *layout)
     at = dt_varint_put(at, layout->mesh);
     *at++ = layout->ndim;
     for (int i = 0; i < layout->ndim; i++)
-        at = put_placement(at, &layout->placements[i]);
+        at = dt_record_put_placement(at, &layout->placements[i]);
     return at;
 }
 
@@ -131,7 +131,7 @@ void dt_record_get_layout(dt_cursor_t *cursor, dt_layout_t *ret_layout)
         dt_cursor_fail(cursor, DT_FRAME_E_LIMIT);
     }
     for (int i = 0; i < ret_layout->ndim; i++)
-        get_placement(cursor, &ret_layout->placements[i]);
+        dt_record_get_placement(cursor, &ret_layout->placements[i]);
 }
 
 static uint8_t *put_text(uint8_t *at, const char *text, uint32_t bytes)

@@ -226,6 +226,8 @@ bool dt_record_change(dt_cursor_t *cursor, uint32_t *ret_record, uint8_t *ret_in
 /* Parts that signatures share. */
 uint8_t *dt_record_put_meta(uint8_t *at, const dt_meta_t *meta);
 void dt_record_get_meta(dt_cursor_t *cursor, dt_meta_t *ret_meta);
+uint8_t *dt_record_put_placement(uint8_t *at, const dt_placement_t *placement);
+void dt_record_get_placement(dt_cursor_t *cursor, dt_placement_t *ret_placement);
 uint8_t *dt_record_put_layout(uint8_t *at, const dt_layout_t *layout);
 void dt_record_get_layout(dt_cursor_t *cursor, dt_layout_t *ret_layout);
 #define DT_RECORD_META_BYTES   (4u + 2u * DT_META_DIM_MAX * DT_VARINT_BYTES_MAX)
