@@ -28,31 +28,20 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "tensor/meta.h"
-#include "wire/record.h"
+#include "shard/redistribute.h"
+#include "shm/arena.h"
 
 #define DT_TRANSPORT_CAUSE_MAX 8192u /* bytes of a cause */
 
 typedef struct dt_transport dt_transport_t;
 typedef struct dt_exchange_plan dt_exchange_plan_t;
 
-/* A layout with its mesh. */
-typedef struct dt_exchange_side {
-    const dt_layout_t *layout; /* .mesh is not looked at */
-    uint8_t ndim;              /* of the mesh, = layout->ndim */
-    const uint32_t *sizes;     /* (ndim) of the mesh */
-    const uint64_t *vdevs;     /* (product of sizes) row-major, distinct */
-} dt_exchange_side_t;
-
-/* Prepare what turns `from` into `to`, to be used any number of times.
- * Shapes: `meta` has the global sizes and the dtype; its strides are not looked at.
- * Ownership: borrows all (name: for errors); gives *ret_plan, free with dt_exchange_plan_free(),
- * not while an exchange of it runs.
- * Errors: INVALID (no layout of that tensor, or a reduction that the dtype has not), NOMEM.
- * Threads: any. Blocking: never. */
-DT_MUST_USE dt_status_t dt_exchange_plan_create(const char *name, const dt_meta_t *meta,
-                                                const dt_exchange_side_t *from,
-                                                const dt_exchange_side_t *to,
+/* Prepare what turns `pair->from` into `pair->to`, to be used any number of times in one session.
+ * Shapes: of pair->meta only the sizes and the dtype count: local tensors are row-major here.
+ * Ownership: borrows all (`name` is for errors); gives *ret_plan, free with
+ * dt_exchange_plan_free(), not while an exchange of it runs. Errors: INVALID (no layout of that
+ * tensor, or a reduction that the dtype has not), NOMEM. Threads: any. Blocking: never. */
+DT_MUST_USE dt_status_t dt_exchange_plan_create(const char *name, const dt_shard_pair_t *pair,
                                                 dt_exchange_plan_t **ret_plan, dt_error_t *err);
 void dt_exchange_plan_free(dt_exchange_plan_t *plan); /* NULL is fine */
 
@@ -107,14 +96,27 @@ DT_MUST_USE dt_status_t dt_transport_create(const dt_transport_options_t *option
                                             dt_transport_t **ret_transport, dt_error_t *err);
 void dt_transport_free(dt_transport_t *transport); /* closes what is open; NULL is fine */
 
-/* A session is served here by these vdevs; alone, until dt_transport_board() says who else.
+/* A session is served here by these vdevs; alone, until dt_transport_board() says who else. `arena`
+ * holds its tensors and is kept until dt_transport_close(); NULL: the heap (tests).
  * Ownership: borrows `vdevs`. Errors: EXISTS, NOMEM. */
 DT_MUST_USE dt_status_t dt_transport_open(dt_transport_t *transport, uint32_t instance,
-                                          const uint32_t *vdevs, uint32_t vdev_count,
-                                          dt_error_t *err);
+                                          dt_shm_arena_t *arena, const uint32_t *vdevs,
+                                          uint32_t vdev_count, dt_error_t *err);
 /* Leave: `done` of what runs is not called, its buffers are not touched any more when this returns.
  * Unknown is fine. Blocking: until the piece that is being moved is, a few ms. */
 void dt_transport_close(dt_transport_t *transport, uint32_t instance);
+
+/* Say who else serves the session: its board, and which member of it we are. Before the first
+ * exchange. Ownership: borrows `board_fd`. Errors: NOT_FOUND (no such session), INVALID (no board,
+ * or one that does not have us), EXISTS, NOMEM. */
+DT_MUST_USE dt_status_t dt_transport_board(dt_transport_t *transport, uint32_t instance,
+                                           int board_fd, uint32_t self, dt_error_t *err);
+/* How to reach another member on this host: the memory of its tensors, and what wakes it. Exchanges
+ * with it wait for that. Ownership: borrows `arena_fd`, takes `wake_fd` on success only.
+ * Errors: NOT_FOUND (session, member), EXISTS, as dt_memfd_map(). */
+DT_MUST_USE dt_status_t dt_transport_peer(dt_transport_t *transport, uint32_t instance,
+                                          uint32_t member, int arena_fd, int wake_fd,
+                                          dt_error_t *err);
 
 /* Begin an exchange. One at a time in a session. True: `done` was called already (all of it was
  * ours, or it cannot be). Ownership: borrows `exchange`, keeps what it says is kept. Blocking:
