@@ -75,6 +75,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage unit check-unit
     stage conformance check-conformance
     stage rules check-rules
+    stage meta check-meta
     stage torch check-torch
     stage programs check-programs SEEDS=40
     stage device check-device

@@ -1,5 +1,5 @@
 /* Rules of metadata: reading them, and answering with an asker that is played. What the built-in
- * ones say is compared with LibTorch by tests/rules. */
+ * ones say is compared with LibTorch by tests/meta. */
 #include <criterion/criterion.h>
 #include <string.h>
 

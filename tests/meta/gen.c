@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rules.h"
+#include "meta.h"
 
 #define ELEMENT_MAX 65536
 

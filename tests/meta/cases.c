@@ -1,5 +1,5 @@
 /* Who makes arguments for which operator. */
-#include "rules.h"
+#include "meta.h"
 
 #define DIM_MAX 5
 

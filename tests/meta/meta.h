@@ -6,8 +6,8 @@
  *     gen.c     random tensors of given shapes: dense in any order, with gaps, expanded, channels
  *               last, behind an offset, lazily conjugated, empty; and other arguments
  *     main.c    asks, executes, compares, counts, prints */
-#ifndef DT_TESTS_RULES_H
-#define DT_TESTS_RULES_H
+#ifndef DT_TESTS_META_H
+#define DT_TESTS_META_H
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
-/* usage: rules BACKENDS [SETS [OVERLOAD...]]
+/* usage: meta BACKENDS [SETS [OVERLOAD...]]
  * BACKENDS: folder with dtorch-backend-torch.so. SETS of arguments for each row, 300 if not given.
  * Prints a line a rule: sets that it told exactly, refused, told although the operator then raised
- * an error, told wrongly; and last "rules: N passed, N failed". A rule without a row fails, and
+ * an error, told wrongly; and last "meta: N passed, N failed". A rule without a row fails, and
  * so does one that tells nothing. */
 #include <setjmp.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 #include "device/execute.h"
 #include "ops/meta.h"
-#include "rules.h"
+#include "meta.h"
 
 #define SHOWN_MAX 3
 
@@ -301,12 +301,12 @@ int main(int argc, char **argv)
     catch_signals();
     long sets = argc > 2 ? strtol(argv[2], NULL, 10) : 300;
     if (argc < 2 || sets <= 0) {
-        (void)fprintf(stderr, "usage: rules BACKENDS [SETS [OVERLOAD...]]\n");
+        (void)fprintf(stderr, "usage: meta BACKENDS [SETS [OVERLOAD...]]\n");
         return 64;
     }
     if (dt_ops_rules_create(&rules, &err) != DT_OK ||
         open_torch(argv[1], &run, &g, &err) != DT_OK) {
-        (void)fprintf(stderr, "rules: %s\n", err.text);
+        (void)fprintf(stderr, "meta: %s\n", err.text);
         return 69;
     }
     for (uint32_t i = 0; i < dt_ops_rules_count(rules); i++) {
@@ -319,6 +319,6 @@ int main(int argc, char **argv)
     }
     g.table->device_close(g.device);
     dt_ops_rules_free(rules);
-    printf("rules: %u passed, %u failed\n", passed, failed);
+    printf("meta: %u passed, %u failed\n", passed, failed);
     return failed > 0;
 }

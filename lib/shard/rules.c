@@ -1,0 +1,530 @@
+/* Propagation: on each mesh dimension the cheapest row. Rows come from rules_rows.c; here is what
+ * moving costs, which of two rows is better, and what is written into layouts. */
+#include "shard/rules.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shard/rules_internal.h"
+
+typedef struct choice {
+    dt_shard_row_t row;
+    bool is_found;
+    uint32_t pinned; /* inputs that the program placed and that would move */
+    int64_t price_bytes;
+    uint32_t moved, sharded; /* inputs; results */
+} choice_t;
+
+typedef struct propagation {
+    const dt_shard_call_t *call;
+    const dt_signature_t *signature;
+    const dt_shard_mesh_t *mesh;
+    uint32_t mesh_id;
+    const dt_shard_policy_t *policy;
+    unsigned dim; /* of the mesh, the one that is chosen for */
+    dt_shard_answer_t *answer;
+    choice_t best, tried;
+    dt_placement_t have[DT_SHARD_TENSOR_MAX]; /* of call->ins, on `dim` */
+} propagation_t;
+
+/* ---- what moving costs ---- */
+
+static bool is_foreign(const propagation_t *p, int32_t input)
+{
+    return p->signature->inputs[input].layout.mesh != p->mesh_id ||
+           p->signature->inputs[input].layout.ndim != p->mesh->ndim;
+}
+
+static dt_placement_t have_of(const propagation_t *p, int32_t input, unsigned dim)
+{
+    if (input < 0 || is_foreign(p, input))
+        return dt_placement_replicate();
+    return p->signature->inputs[input].layout.placements[dim];
+}
+
+/* The same pieces? Units that all borders meet anyway are none. */
+static bool is_same_cut(const dt_layout_t *layout, const dt_shard_mesh_t *mesh, unsigned dim,
+                        const dt_meta_t *meta, dt_placement_t want)
+{
+    dt_placement_t have = layout->placements[dim];
+    if (dt_placement_equal(have, want))
+        return true;
+    if (have.kind != DT_PLACEMENT_SHARD || want.kind != DT_PLACEMENT_SHARD ||
+        have.dim != want.dim || have.groups != want.groups || have.dim >= meta->ndim)
+        return false;
+    int64_t pieces = have.groups;
+    for (unsigned j = 0; j <= dim; j++)
+        if (layout->placements[j].kind == DT_PLACEMENT_SHARD &&
+            layout->placements[j].dim == have.dim)
+            pieces *= mesh->sizes[j];
+    int64_t size = meta->sizes[have.dim];
+    return size % (pieces * have.unit) == 0 && size % (pieces * want.unit) == 0;
+}
+
+static bool is_same_input(const propagation_t *p, int32_t input, dt_placement_t want)
+{
+    const dt_signature_tensor_t *tensor = &p->signature->inputs[input];
+    return is_foreign(p, input)
+               ? want.kind == DT_PLACEMENT_REPLICATE
+               : is_same_cut(&tensor->layout, p->mesh, p->dim, &tensor->meta, want);
+}
+
+/* What of the tensor one group of devices along `dim` shares. */
+static int64_t group_bytes(const propagation_t *p, int32_t input)
+{
+    int64_t bytes = dt_meta_bytes(&p->signature->inputs[input].meta);
+    for (unsigned j = 0; j < p->mesh->ndim; j++) {
+        dt_placement_t place =
+            j < p->dim ? p->answer->inputs[input].placements[j] : have_of(p, input, j);
+        if (j != p->dim && place.kind == DT_PLACEMENT_SHARD)
+            bytes = (bytes + p->mesh->sizes[j] - 1) / p->mesh->sizes[j];
+    }
+    return bytes;
+}
+
+/* Bytes that one device receives. */
+static int64_t move_bytes(const propagation_t *p, int64_t bytes, dt_placement_t have,
+                          dt_placement_t want)
+{
+    int64_t k = p->mesh->sizes[p->dim], most = bytes / k * (k - 1) + bytes % k * (k - 1) / k;
+    if (dt_placement_equal(have, want) || have.kind == DT_PLACEMENT_REPLICATE)
+        return 0;
+    if (have.kind == DT_PLACEMENT_SHARD)
+        return want.kind == DT_PLACEMENT_REPLICATE ? most
+               : want.kind == DT_PLACEMENT_SHARD   ? most / k
+                                                   : 0;
+    if (want.kind == DT_PLACEMENT_REPLICATE)
+        return 2 * most;
+    bool is_scale = want.kind == DT_PLACEMENT_PARTIAL && have.reduction <= DT_REDUCTION_AVG &&
+                    want.reduction <= DT_REDUCTION_AVG;
+    return is_scale ? 0 : most;
+}
+
+/* A tensor of another mesh: what is wanted of it must come, once whatever the dimensions. */
+static int64_t foreign_bytes(const propagation_t *p, int32_t input, dt_placement_t want)
+{
+    int64_t bytes = group_bytes(p, input);
+    if (want.kind == DT_PLACEMENT_SHARD)
+        return bytes / p->mesh->sizes[p->dim];
+    return want.kind == DT_PLACEMENT_PARTIAL ? 0 : bytes;
+}
+
+static bool is_written(const propagation_t *p, int32_t input)
+{
+    const dt_signature_t *s = p->signature;
+    for (uint32_t j = 0; j < s->output_count; j++)
+        if (s->outputs[j].alias == DT_ALIAS_IN_PLACE && s->outputs[j].input == (uint32_t)input)
+            return true;
+    return false;
+}
+
+/* ---- which row is better ---- */
+
+/* max and min stand alone among the reductions of a layout. */
+static bool is_mixed(const dt_layout_t *layout, unsigned dim, dt_placement_t place)
+{
+    for (unsigned j = 0; j < dim && place.kind == DT_PLACEMENT_PARTIAL; j++) {
+        dt_placement_t other = layout->placements[j];
+        if (other.kind == DT_PLACEMENT_PARTIAL && other.reduction != place.reduction &&
+            (other.reduction > DT_REDUCTION_AVG || place.reduction > DT_REDUCTION_AVG))
+            return true;
+    }
+    return false;
+}
+
+/* A dimension that outer mesh dimensions cut in other groups cannot be cut again. */
+static bool is_torn(const dt_layout_t *layout, unsigned dim, dt_placement_t place)
+{
+    for (unsigned j = 0; j < dim && place.kind == DT_PLACEMENT_SHARD; j++) {
+        dt_placement_t other = layout->placements[j];
+        if (other.kind == DT_PLACEMENT_SHARD && other.dim == place.dim &&
+            other.groups != place.groups)
+            return true;
+    }
+    return false;
+}
+
+static bool is_layout(const dt_layout_t *layout, unsigned dim, dt_placement_t place)
+{
+    return !is_mixed(layout, dim, place) && !is_torn(layout, dim, place);
+}
+
+static bool fits(const propagation_t *p, const dt_shard_row_t *row)
+{
+    const dt_shard_call_t *c = p->call;
+    for (uint32_t i = 0; i < c->in_count; i++)
+        if (c->ins[i].at >= 0 && !is_layout(&p->answer->inputs[c->ins[i].at], p->dim, row->ins[i]))
+            return false;
+    for (uint32_t j = 0; j < c->out_count; j++)
+        if (!is_layout(&p->answer->outputs[c->outs[j].at], p->dim, row->outs[j]))
+            return false;
+    return true;
+}
+
+/* Does Partial pass an operator that neither joins nor shrinks? */
+static bool is_unsettled(const propagation_t *p, const dt_shard_row_t *row)
+{
+    const dt_shard_call_t *c = p->call;
+    bool narrows = c->in_count == 1 && c->out_count == 1 &&
+                   dt_dtype_bytes(c->outs[0].meta->dtype) < dt_dtype_bytes(c->ins[0].meta->dtype);
+    if (!(p->policy->flags & DT_SHARD_SETTLE) || (c->rule->is_join && !narrows))
+        return false;
+    for (uint32_t j = 0; j < c->out_count; j++)
+        if (row->outs[j].kind != DT_PLACEMENT_PARTIAL)
+            return false;
+    for (uint32_t i = 0; i < c->in_count; i++)
+        if (p->have[i].kind == DT_PLACEMENT_PARTIAL && row->ins[i].kind == DT_PLACEMENT_PARTIAL)
+            return true;
+    return false;
+}
+
+static void price(const propagation_t *p, choice_t *choice)
+{
+    const dt_shard_call_t *c = p->call;
+    choice->price_bytes = 0;
+    choice->moved = choice->sharded = choice->pinned = 0;
+    for (uint32_t i = 0; i < c->in_count; i++) {
+        int32_t input = c->ins[i].at;
+        dt_placement_t want = choice->row.ins[i];
+        if (input < 0)
+            continue;
+        if (is_foreign(p, input))
+            choice->price_bytes += foreign_bytes(p, input, want);
+        if (is_foreign(p, input) || is_same_input(p, input, want))
+            continue;
+        int64_t bytes = group_bytes(p, input);
+        int64_t there = move_bytes(p, bytes, p->have[i], want);
+        bool is_pinned =
+            p->policy->input_flags && (p->policy->input_flags[input] & DT_SHARD_PINNED);
+        choice->pinned += is_pinned && there > 0;
+        choice->moved++;
+        choice->price_bytes +=
+            there + (is_written(p, input) ? move_bytes(p, bytes, want, p->have[i]) : 0);
+    }
+    for (uint32_t j = 0; j < c->out_count; j++)
+        choice->sharded += choice->row.outs[j].kind == DT_PLACEMENT_SHARD;
+}
+
+static bool is_better(const choice_t *a, const choice_t *b)
+{
+    if (!b->is_found)
+        return true;
+    if (a->pinned != b->pinned)
+        return a->pinned < b->pinned;
+    if (a->price_bytes != b->price_bytes)
+        return a->price_bytes < b->price_bytes;
+    if (a->moved != b->moved)
+        return a->moved < b->moved;
+    return a->sharded > b->sharded;
+}
+
+static bool consider(void *arg, const dt_shard_row_t *row)
+{
+    propagation_t *p = arg;
+    if (!fits(p, row) || is_unsettled(p, row))
+        return true;
+    p->tried.row = *row;
+    price(p, &p->tried);
+    p->tried.is_found = true;
+    if (is_better(&p->tried, &p->best))
+        p->best = p->tried;
+    return true;
+}
+
+static void whole_row(const dt_shard_call_t *call, dt_shard_row_t *row)
+{
+    row->label = 0;
+    for (uint32_t i = 0; i < call->in_count; i++)
+        row->ins[i] = dt_placement_replicate();
+    for (uint32_t j = 0; j < call->out_count; j++)
+        row->outs[j] = dt_placement_replicate();
+}
+
+/* ---- writing it down ---- */
+
+/* All Replicate: what is always right. */
+static void replicate(propagation_t *p)
+{
+    const dt_signature_t *s = p->signature;
+    for (uint32_t i = 0; i < s->input_count; i++) {
+        const dt_signature_tensor_t *input = &s->inputs[i];
+        int64_t bytes = dt_meta_bytes(&input->meta), most = 0;
+        p->answer->inputs[i] = dt_layout_replicate(p->mesh_id, p->mesh->ndim);
+        if (dt_layout_equal(&input->layout, &p->answer->inputs[i]))
+            continue;
+        for (p->dim = 0; p->dim < p->mesh->ndim && !is_foreign(p, (int32_t)i); p->dim++)
+            most +=
+                move_bytes(p, bytes, input->layout.placements[p->dim], dt_placement_replicate());
+        p->answer->price_bytes += is_foreign(p, (int32_t)i) ? bytes : most;
+    }
+    for (uint32_t j = 0; j < s->output_count; j++)
+        p->answer->outputs[j] = dt_layout_replicate(p->mesh_id, p->mesh->ndim);
+}
+
+/* A factory: its result lies as wanted, or like its input; the input's values do not count. */
+static dt_status_t factory(propagation_t *p, dt_error_t *err)
+{
+    const dt_signature_t *s = p->signature;
+    dt_layout_t *out = &p->answer->outputs[0];
+    for (uint32_t i = 0; i < s->input_count; i++)
+        if (!is_foreign(p, (int32_t)i))
+            p->answer->inputs[i] = s->inputs[i].layout;
+    if (p->policy->wanted) {
+        *out = *p->policy->wanted;
+        out->mesh = p->mesh_id;
+    } else if (s->input_count == 1 && p->call->rule->loc_count == 0) {
+        *out = p->answer->inputs[0];
+    }
+    for (unsigned j = 0; j < out->ndim; j++)
+        if (out->placements[j].kind == DT_PLACEMENT_PARTIAL)
+            out->placements[j] = dt_placement_replicate();
+    return dt_layout_check(out, p->mesh, &s->outputs[0].meta, err);
+}
+
+static void take_choice(propagation_t *p)
+{
+    const dt_shard_call_t *c = p->call;
+    const dt_shard_row_t *row = &p->best.row;
+    for (uint32_t i = 0; i < c->in_count; i++) {
+        int32_t input = c->ins[i].at;
+        if (input < 0)
+            continue;
+        bool stays = !is_foreign(p, input) && is_same_input(p, input, row->ins[i]);
+        p->answer->inputs[input].placements[p->dim] = stays ? p->have[i] : row->ins[i];
+    }
+    for (uint32_t j = 0; j < c->out_count; j++)
+        p->answer->outputs[c->outs[j].at].placements[p->dim] = row->outs[j];
+    p->answer->price_bytes += p->best.price_bytes;
+}
+
+static void cut_label(dt_shard_call_t *call, const dt_shard_row_t *row, uint32_t parts)
+{
+    if (row->label)
+        call->divisors[row->label] = row->is_even ? call->divisors[row->label] * parts : 0;
+}
+
+/* Choose for every mesh dimension, from left to right. */
+static void choose(propagation_t *p, dt_shard_call_t *call)
+{
+    bool is_plain = p->policy->flags & DT_SHARD_PLAIN;
+    for (p->dim = 0; p->dim < p->mesh->ndim; p->dim++) {
+        for (uint32_t i = 0; i < call->in_count; i++)
+            p->have[i] = have_of(p, call->ins[i].at, p->dim);
+        p->best.is_found = false;
+        dt_shard_rows(call, p->mesh->sizes[p->dim], p->have, is_plain, consider, p);
+        whole_row(call, &p->tried.row);
+        price(p, &p->tried);
+        p->tried.is_found = true;
+        if (is_better(&p->tried, &p->best))
+            p->best = p->tried;
+        take_choice(p);
+        cut_label(call, &p->best.row, p->mesh->sizes[p->dim]);
+    }
+}
+
+/* A result that is written in place lies where its input does. */
+static void place_written(propagation_t *p)
+{
+    const dt_signature_t *s = p->signature;
+    p->answer->moved_count = 0;
+    for (uint32_t i = 0; i < s->input_count; i++)
+        p->answer->moved_count += !dt_layout_equal(&s->inputs[i].layout, &p->answer->inputs[i]);
+    for (uint32_t j = 0; j < s->output_count; j++)
+        if (s->outputs[j].alias == DT_ALIAS_NONE)
+            p->answer->outputs[j] = dt_layout_replicate(p->mesh_id, p->mesh->ndim);
+}
+
+static dt_status_t refuse_move(const propagation_t *p, dt_error_t *err)
+{
+    const dt_signature_t *s = p->signature;
+    char from[128], to[128], shape[96];
+    for (uint32_t i = 0; i < s->input_count; i++) {
+        const dt_layout_t *have = &s->inputs[i].layout, *want = &p->answer->inputs[i];
+        if (is_foreign(p, (int32_t)i) || dt_layout_equal(have, want))
+            continue;
+        dt_layout_print(have, from, sizeof from);
+        dt_layout_print(want, to, sizeof to);
+        dt_meta_print(&s->inputs[i].meta, shape, sizeof shape);
+        return dt_fail(err, DT_ERR_INVALID, "dt", i,
+                       "%s: input %" PRIu32 ", %s, lies as %s; no row of the operator takes it "
+                       "without moving (nearest: %s), and the policy is strict",
+                       s->name, i, shape, from, to);
+    }
+    return DT_OK;
+}
+
+static dt_status_t check_inputs(const propagation_t *p, dt_error_t *err)
+{
+    for (uint32_t i = 0; i < p->signature->input_count; i++) {
+        const dt_signature_tensor_t *input = &p->signature->inputs[i];
+        if (!is_foreign(p, (int32_t)i))
+            DT_TRY(dt_layout_check(&input->layout, p->mesh, &input->meta, err));
+    }
+    return DT_OK;
+}
+
+dt_status_t dt_shard_propagate(const dt_shard_rules_t *rules, const dt_signature_t *signature,
+                               const dt_shard_mesh_t *mesh, uint32_t mesh_id,
+                               const dt_shard_policy_t *policy, dt_shard_answer_t *answer,
+                               dt_error_t *err)
+{
+    dt_shard_call_t call;
+    propagation_t p;
+    p.call = &call;
+    p.signature = signature;
+    p.mesh = mesh;
+    p.mesh_id = mesh_id;
+    p.policy = policy;
+    p.answer = answer;
+    DT_TRY(check_inputs(&p, err));
+    answer->price_bytes = 0;
+    answer->is_replicated = !dt_shard_bind(rules, signature, &call);
+    if (answer->is_replicated) {
+        replicate(&p);
+    } else {
+        for (uint32_t i = 0; i < signature->input_count; i++)
+            answer->inputs[i] = dt_layout_replicate(mesh_id, mesh->ndim);
+        for (uint32_t j = 0; j < signature->output_count; j++)
+            answer->outputs[j] = dt_layout_replicate(mesh_id, mesh->ndim);
+        if (call.rule->family == DT_SHARD_FAMILY_FACT)
+            DT_TRY(factory(&p, err));
+        else
+            choose(&p, &call);
+    }
+    place_written(&p);
+    return policy->flags & DT_SHARD_STRICT ? refuse_move(&p, err) : DT_OK;
+}
+
+/* ---- verifying ---- */
+
+typedef struct verification {
+    const dt_shard_call_t *call;
+    const dt_shard_mesh_t *mesh;
+    unsigned dim;
+    bool is_found;
+    dt_shard_row_t row;
+} verification_t;
+
+static bool is_row(const verification_t *v, const dt_shard_row_t *row)
+{
+    const dt_shard_call_t *c = v->call;
+    for (uint32_t i = 0; i < c->in_count; i++) {
+        const dt_signature_tensor_t *t = &c->signature->inputs[c->ins[i].at < 0 ? 0 : c->ins[i].at];
+        if (c->ins[i].at >= 0 && !is_same_cut(&t->layout, v->mesh, v->dim, &t->meta, row->ins[i]))
+            return false;
+    }
+    for (uint32_t j = 0; j < c->out_count; j++) {
+        const dt_signature_tensor_t *t = &c->signature->outputs[c->outs[j].at];
+        if (!is_same_cut(&t->layout, v->mesh, v->dim, &t->meta, row->outs[j]))
+            return false;
+    }
+    return true;
+}
+
+static bool compare(void *arg, const dt_shard_row_t *row)
+{
+    verification_t *v = arg;
+    v->is_found = is_row(v, row);
+    if (v->is_found)
+        v->row = *row;
+    return !v->is_found;
+}
+
+static bool is_whole(const dt_signature_t *s)
+{
+    for (uint32_t i = 0; i < s->input_count; i++)
+        if (!dt_layout_is_replicate(&s->inputs[i].layout))
+            return false;
+    for (uint32_t j = 0; j < s->output_count; j++)
+        if (s->outputs[j].alias != DT_ALIAS_NONE && !dt_layout_is_replicate(&s->outputs[j].layout))
+            return false;
+    return true;
+}
+
+static bool has_partial_output(const dt_signature_t *s)
+{
+    for (uint32_t j = 0; j < s->output_count; j++)
+        for (unsigned k = 0; k < s->outputs[j].layout.ndim; k++)
+            if (s->outputs[j].layout.placements[k].kind == DT_PLACEMENT_PARTIAL)
+                return true;
+    return false;
+}
+
+static bool is_exact(const dt_shard_rules_t *rules, const dt_signature_t *signature,
+                     const dt_shard_mesh_t *mesh)
+{
+    dt_shard_call_t call;
+    verification_t v;
+    dt_placement_t have[DT_SHARD_TENSOR_MAX];
+    if (is_whole(signature))
+        return true;
+    if (!dt_shard_bind(rules, signature, &call))
+        return false;
+    if (call.rule->family == DT_SHARD_FAMILY_FACT)
+        return !has_partial_output(signature);
+    v.call = &call;
+    v.mesh = mesh;
+    for (v.dim = 0; v.dim < mesh->ndim; v.dim++) {
+        for (uint32_t i = 0; i < call.in_count; i++)
+            have[i] = call.ins[i].at < 0
+                          ? dt_placement_replicate()
+                          : signature->inputs[call.ins[i].at].layout.placements[v.dim];
+        v.is_found = false;
+        dt_shard_rows(&call, mesh->sizes[v.dim], have, false, compare, &v);
+        if (!v.is_found) {
+            whole_row(&call, &v.row);
+            if (!is_row(&v, &v.row))
+                return false;
+        }
+        cut_label(&call, &v.row, mesh->sizes[v.dim]);
+    }
+    return true;
+}
+
+/* Say what differs: what propagation makes of the inputs. */
+static dt_status_t refuse(const dt_shard_rules_t *rules, const dt_signature_t *signature,
+                          const dt_shard_mesh_t *mesh, dt_error_t *err)
+{
+    dt_layout_t inputs[DT_SHARD_TENSOR_MAX], outputs[DT_SHARD_TENSOR_MAX];
+    dt_shard_answer_t answer = {.inputs = inputs, .outputs = outputs};
+    dt_shard_policy_t policy = {.flags = 0};
+    uint32_t mesh_id = signature->input_count ? signature->inputs[0].layout.mesh : 0;
+    char given[160], derived[160];
+    if (signature->input_count > DT_SHARD_TENSOR_MAX ||
+        signature->output_count > DT_SHARD_TENSOR_MAX)
+        return dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                       "%s: more tensors than rules look at, and "
+                       "not all Replicate",
+                       signature->name);
+    DT_TRY(dt_shard_propagate(rules, signature, mesh, mesh_id, &policy, &answer, err));
+    for (uint32_t i = 0; i < signature->input_count + signature->output_count; i++) {
+        bool is_input = i < signature->input_count;
+        uint32_t k = is_input ? i : i - signature->input_count;
+        const dt_layout_t *have =
+            is_input ? &signature->inputs[k].layout : &signature->outputs[k].layout;
+        const dt_layout_t *want = is_input ? &inputs[k] : &outputs[k];
+        if (dt_layout_equal(have, want))
+            continue;
+        dt_layout_print(have, given, sizeof given);
+        dt_layout_print(want, derived, sizeof derived);
+        return dt_fail(err, DT_ERR_INVALID, "dt", i,
+                       "%s: %s %" PRIu32 " lies as %s in the signature, as %s by the rules",
+                       signature->name, is_input ? "input" : "output", k, given, derived);
+    }
+    return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s: these layouts are no row of the operator",
+                   signature->name);
+}
+
+dt_status_t dt_shard_verify(const dt_shard_rules_t *rules, const dt_signature_t *signature,
+                            const dt_shard_mesh_t *mesh, dt_error_t *err)
+{
+    for (uint32_t i = 0; i < signature->input_count; i++)
+        DT_TRY(
+            dt_layout_check(&signature->inputs[i].layout, mesh, &signature->inputs[i].meta, err));
+    for (uint32_t j = 0; j < signature->output_count; j++)
+        if (signature->outputs[j].alias != DT_ALIAS_NONE)
+            DT_TRY(dt_layout_check(&signature->outputs[j].layout, mesh, &signature->outputs[j].meta,
+                                   err));
+    return is_exact(rules, signature, mesh) ? DT_OK : refuse(rules, signature, mesh, err);
+}
