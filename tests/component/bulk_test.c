@@ -18,7 +18,7 @@
 #include "lib/sessionpeer.h"
 #include "wire/bulk.h"
 
-TestSuite(bulk, .timeout = 240);
+TestSuite(bulk, .timeout = 600);
 
 #define MIB ((size_t)1 << 20)
 
@@ -321,6 +321,12 @@ static int count_maps(dt_testcluster_t *tc, const char *name)
     return count;
 }
 
+static bool has_window(dt_testcluster_t *tc, void *arg)
+{
+    (void)arg;
+    return count_maps(tc, "dtorch-window") > 0;
+}
+
 static bool has_no_window(dt_testcluster_t *tc, void *arg)
 {
     (void)arg;
@@ -360,7 +366,9 @@ Test(bulk, memory_is_free_again_when_a_program_is_killed_in_the_middle)
         _exit(0);
     }
     cr_assert_eq(read(pipe_fds[0], &byte, 1), 1);
-    cr_assert_gt(count_maps(tc, "dtorch-window"), 0);
+    /* Until the window is there, the first bytes may take another way. */
+    cr_assert(dt_testcluster_wait(tc, has_window, NULL, DT_TESTCLUSTER_PATIENCE_MS), "%s",
+              dt_testcluster_logs(tc));
     cr_assert_eq(kill(child, SIGKILL), 0);
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert(dt_testcluster_wait(tc, has_no_window, NULL, DT_TESTCLUSTER_PATIENCE_MS),

@@ -14,14 +14,16 @@
 #include "lib/temptree.h"
 #include "lib/testproxy.h"
 
-TestSuite(client, .timeout = 240);
+TestSuite(client, .timeout = 600);
 
 static dt_testcluster_t *start(const char *more)
 {
     char conf[256];
     (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\n%s", dt_clienttest_devices(),
                    more ? more : "");
-    return dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .worker_conf = conf});
+    /* A worker that a test stops for a while is not to be taken for dead. */
+    return dt_testcluster_start(&(dt_testcluster_options_t){
+        .workers = 1, .worker_conf = conf, .controller_conf = "DeadBeats=1000"});
 }
 
 static void stop(dt_testcluster_t *tc)

@@ -26,7 +26,7 @@
 #define CALL_MS LONG_MS
 #define HOUR_MS INT64_C(3600000)
 
-TestSuite(controller, .timeout = 240);
+TestSuite(controller, .timeout = 600);
 
 /* ---- helpers ---- */
 

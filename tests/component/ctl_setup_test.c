@@ -14,7 +14,7 @@
 #define ARG_MAX_COUNT 16
 #define PATIENCE_MS   DT_TESTCLUSTER_PATIENCE_MS
 
-TestSuite(ctl_setup, .timeout = 240);
+TestSuite(ctl_setup, .timeout = 600);
 
 static dt_temptree_t tree;
 

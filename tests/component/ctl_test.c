@@ -18,7 +18,7 @@
 #define PATIENCE_MS   DT_TESTCLUSTER_PATIENCE_MS
 #define TABLE_COLUMNS 80
 
-TestSuite(ctl, .timeout = 240);
+TestSuite(ctl, .timeout = 600);
 
 /* ---- running lines ---- */
 
@@ -414,7 +414,8 @@ Test(ctl, a_request_id_makes_a_retry_change_nothing)
 
 Test(ctl, a_node_that_is_lost_is_seen_in_every_place)
 {
-    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 2});
+    dt_testcluster_t *tc =
+        dt_testcluster_start(&(dt_testcluster_options_t){.workers = 2, .is_strict = true});
     dt_testcluster_kill(tc, 1, SIGSTOP);
     cr_assert(
         dt_testcluster_wait_health(tc, 1, DTORCH__V1__NODE_HEALTH__NODE_SUSPECT, PATIENCE_MS));

@@ -23,7 +23,7 @@ static void remove_tree(void)
     dt_temptree_fini(&tree);
 }
 
-TestSuite(device, .init = make_tree, .fini = remove_tree, .timeout = 240);
+TestSuite(device, .init = make_tree, .fini = remove_tree, .timeout = 600);
 
 /* One worker with the devices of `devices`, whose faults are in tree/faults. */
 static dt_testcluster_t *start(const char *devices, const char *more)

@@ -21,7 +21,7 @@
 #define PATIENCE   DT_TESTCLUSTER_PATIENCE_MS
 #define ENGINE_MAX 8
 
-TestSuite(engine, .timeout = 240);
+TestSuite(engine, .timeout = 600);
 
 static dt_testcluster_t *start(const char *worker_conf)
 {

@@ -25,7 +25,7 @@ static void remove_tree(void)
     dt_temptree_fini(&tree);
 }
 
-TestSuite(join, .init = make_tree, .fini = remove_tree, .timeout = 240);
+TestSuite(join, .init = make_tree, .fini = remove_tree, .timeout = 600);
 
 /* Authority and server certificate of the controller, as files. */
 static void make_pki(void)

@@ -27,7 +27,7 @@ static void remove_tree(void)
     dt_temptree_fini(&tree);
 }
 
-TestSuite(key, .init = make_tree, .fini = remove_tree, .timeout = 240);
+TestSuite(key, .init = make_tree, .fini = remove_tree, .timeout = 600);
 
 /* ---- a cluster with TLS ---- */
 
@@ -206,7 +206,8 @@ static void compute(dt_session_t *session)
 static void is_metric(dt_testcluster_t *tc, const char *line)
 {
     bool is_there = false;
-    for (int i = 0; !is_there && i < 200; i++) { /* they are rendered once a second */
+    int64_t until_ms = dt_test_now_ms() + PATIENCE;
+    while (!is_there && dt_test_now_ms() < until_ms) { /* they are rendered once a second */
         char *text = dt_test_http_get(dt_testcluster_metrics_port(tc, DT_TESTCLUSTER_CONTROLLER),
                                       "/metrics");
         is_there = text && strstr(text, line);

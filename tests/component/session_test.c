@@ -11,7 +11,7 @@
 #include "lib/temptree.h"
 #include "lib/testcluster.h"
 
-TestSuite(session, .timeout = 240);
+TestSuite(session, .timeout = 600);
 
 typedef struct rig {
     dt_temptree_t tree;

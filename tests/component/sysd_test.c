@@ -15,7 +15,7 @@
 #include "lib/temptree.h"
 #include "sysd/sysd.h"
 
-TestSuite(sysd_datagrams, .timeout = 240);
+TestSuite(sysd_datagrams, .timeout = 600);
 
 static dt_temptree_t tree;
 static char path[512];

@@ -13,7 +13,7 @@
 #define OPS_A_STEP 3
 #define EVENTS_MAX 200000
 
-TestSuite(timeline, .timeout = 240);
+TestSuite(timeline, .timeout = 600);
 
 /* ---- JSON, strictly ---- */
 

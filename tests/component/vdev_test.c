@@ -12,7 +12,7 @@
 #define VDEVS_MAX 8u
 #define LARGE     50000 /* elements: more than goes beside a record */
 
-TestSuite(vdev, .timeout = 180);
+TestSuite(vdev, .timeout = 600);
 
 static dt_testcluster_t *start(int workers, const char *devices)
 {

@@ -8,7 +8,7 @@
 
 #include "lib/clienttest.h"
 
-TestSuite(crash, .timeout = 200);
+TestSuite(crash, .timeout = 600);
 
 #define PATIENCE_MS DT_TESTCLUSTER_PATIENCE_MS
 #define COUNT       4

@@ -14,7 +14,7 @@
 #define LONG_MS   DT_TESTCLUSTER_PATIENCE_MS
 #define LINES_MAX 1000
 
-TestSuite(disk, .timeout = 300);
+TestSuite(disk, .timeout = 600);
 
 static bool has_alarm(dt_testcluster_t *tc, void *arg)
 {

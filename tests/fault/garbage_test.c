@@ -13,7 +13,7 @@
 #define GARBAGE_MAX  (3u << 20)
 #define NOISE_ROUNDS 8
 
-TestSuite(garbage, .timeout = 240);
+TestSuite(garbage, .timeout = 600);
 
 static const char *const unary[] = {
     "dtorch.v1.Admin/GetCluster",    "dtorch.v1.Admin/ListNodes",
@@ -134,7 +134,8 @@ Test(garbage, on_every_method_is_refused_and_disturbs_nobody)
 {
     const char *bin = getenv("DT_TEST_BIN");
     bool is_sanitized = bin && (strstr(bin, "/asan/") || strstr(bin, "/tsan/"));
-    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1});
+    dt_testcluster_t *tc =
+        dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .is_strict = true});
     uint8_t *garbage = malloc(GARBAGE_MAX + 16);
     char tcp[64];
     cr_assert(garbage);

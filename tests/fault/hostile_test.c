@@ -25,7 +25,7 @@
  * 150 MiB for 4,000 with a stream each. A sanitizer multiplies it. */
 #define GROWTH_MAX (150 * MIB)
 
-TestSuite(hostile, .timeout = 240);
+TestSuite(hostile, .timeout = 600);
 
 static bool is_sanitized(void)
 {
@@ -35,7 +35,8 @@ static bool is_sanitized(void)
 
 static dt_testcluster_t *start(void)
 {
-    return dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .use_tcp = true});
+    return dt_testcluster_start(
+        &(dt_testcluster_options_t){.workers = 1, .use_tcp = true, .is_strict = true});
 }
 
 static bool is_undisturbed(const Dtorch__V1__Node *node, void *arg)

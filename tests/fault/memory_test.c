@@ -23,7 +23,7 @@
 #define ALLOCATIONS_MAX 20000 /* of one scenario; more are a loop without an end */
 #define MS              INT64_C(1000000)
 
-TestSuite(memory, .timeout = 240);
+TestSuite(memory, .timeout = 600);
 
 /* ---- the allocator ---- */
 

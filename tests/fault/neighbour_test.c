@@ -15,7 +15,7 @@
 #include "lib/multiplier.h"
 #include "lib/rawpeer.h"
 
-TestSuite(neighbour, .timeout = 280);
+TestSuite(neighbour, .timeout = 600);
 
 #define MIB          (INT64_C(1) << 20)
 #define PATIENCE_MS  DT_TESTCLUSTER_PATIENCE_MS
@@ -31,7 +31,9 @@ static dt_testcluster_t *start(const char *more)
     char conf[512];
     (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\nIsolation=device\n%s",
                    dt_clienttest_devices(), more);
-    return dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .worker_conf = conf});
+    /* What a test stops for a while is not to be taken for dead. */
+    return dt_testcluster_start(&(dt_testcluster_options_t){
+        .workers = 1, .worker_conf = conf, .controller_conf = "DeadBeats=1000"});
 }
 
 static bool is_sanitized(void)
@@ -159,6 +161,12 @@ static void *never_read(void *arg)
     return NULL;
 }
 
+static bool is_at_work(dt_testcluster_t *tc, void *arg)
+{
+    (void)tc;
+    return atomic_load(&((struct pest *)arg)->rounds) > 0;
+}
+
 Test(neighbour, of_those_that_misbehave_gets_right_results)
 {
     static void *(*const pests[])(void *) = {take_memory, talk_nonsense, never_read};
@@ -170,13 +178,15 @@ Test(neighbour, of_those_that_misbehave_gets_right_results)
         p[i].tc = tc;
         cr_assert_eq(pthread_create(&p[i].thread, NULL, pests[i], &p[i]), 0);
     }
+    for (int i = 0; i < 3; i++)
+        cr_assert(dt_testcluster_wait(tc, is_at_work, &p[i], PATIENCE_MS), "pest %d does nothing",
+                  i);
     dt_multiplier_start(&good, tc, SIDE, BATCHES);
     dt_multiplier_join(&good);
     cr_assert_eq(atomic_load(&good.done), BATCHES);
     for (int i = 0; i < 3; i++) {
         atomic_store(&p[i].should_end, true);
         cr_assert_eq(pthread_join(p[i].thread, NULL), 0);
-        cr_assert_gt(atomic_load(&p[i].rounds), 0, "pest %d did nothing", i);
     }
     cr_assert_eq(dt_testcluster_stop(tc), 0);
 }

@@ -17,7 +17,14 @@
 #define BEAT_MS 200
 #define STREAM  "/dtorch.v1.Session/Stream"
 
-TestSuite(session_fault, .timeout = 240);
+TestSuite(session_fault, .timeout = 600);
+
+/* These clients send no beats, or late ones: silence must not be what ends a stream. */
+static dt_testcluster_t *start(void)
+{
+    return dt_testcluster_start(
+        &(dt_testcluster_options_t){.workers = 1, .controller_conf = "DeadBeats=1000"});
+}
 
 /* A client that says what it likes. */
 typedef struct peer {
@@ -143,7 +150,7 @@ static void expect_refusal(peer_t *peer, int code, const char *words)
 
 Test(session_fault, a_malformed_frame_ends_its_stream_and_no_other)
 {
-    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1});
+    dt_testcluster_t *tc = start();
     peer_t good = join(tc), bad = join(tc);
     send_mark(&good, 1, false);
     expect_ack(&good, 1);
@@ -161,7 +168,7 @@ Test(session_fault, a_malformed_frame_ends_its_stream_and_no_other)
 
 Test(session_fault, a_cut_stream_is_resumed_where_it_was)
 {
-    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1});
+    dt_testcluster_t *tc = start();
     peer_t peer = join(tc), again = {.epoch = peer.epoch}, thief = {.epoch = peer.epoch};
     Dtorch__V1__SessionDown *down;
     uint8_t wrong[16] = {1};
@@ -186,7 +193,7 @@ Test(session_fault, a_cut_stream_is_resumed_where_it_was)
 
 Test(session_fault, a_restarted_controller_refuses_old_sessions_and_gives_new_numbers)
 {
-    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1});
+    dt_testcluster_t *tc = start();
     peer_t old = join(tc), again = {.reader = NULL}, fresh;
     int code;
     dt_testcluster_kill(tc, DT_TESTCLUSTER_CONTROLLER, SIGKILL);
@@ -227,9 +234,7 @@ static bool beats_until_named(dt_testcluster_t *tc, int fd, Dtorch__V1__Event **
 
 Test(session_fault, a_program_that_never_reads_is_ended_and_named)
 {
-    /* Beats may be late on a busy machine: silence must not be what ends it. */
-    dt_testcluster_t *tc = dt_testcluster_start(
-        &(dt_testcluster_options_t){.workers = 1, .controller_conf = "DeadBeats=200"});
+    dt_testcluster_t *tc = start();
     size_t size;
     uint8_t *data = pack_hello(0, NULL, &size);
     Dtorch__V1__Event *event;
@@ -248,7 +253,7 @@ Test(session_fault, a_program_that_never_reads_is_ended_and_named)
 
 Test(session_fault, the_bulk_stream_needs_the_sessions_token)
 {
-    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1});
+    dt_testcluster_t *tc = start();
     peer_t peer = join(tc);
     Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
     uint8_t token[16] = {9}, *data;
@@ -272,7 +277,7 @@ Test(session_fault, the_bulk_stream_needs_the_sessions_token)
 
 Test(session_fault, a_job_is_seen_and_can_be_ended)
 {
-    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1});
+    dt_testcluster_t *tc = start();
     peer_t peer = join(tc);
     Dtorch__V1__ListJobsRequest list = DTORCH__V1__LIST_JOBS_REQUEST__INIT;
     Dtorch__V1__EndJobRequest end = DTORCH__V1__END_JOB_REQUEST__INIT;

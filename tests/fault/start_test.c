@@ -16,12 +16,12 @@
 #define LONG_MS     DT_TESTCLUSTER_PATIENCE_MS
 #define EXIT_CONFIG 78
 
-TestSuite(start, .timeout = 240);
+TestSuite(start, .timeout = 600);
 
 static dt_testcluster_t *idle(void)
 {
-    return dt_testcluster_start(
-        &(dt_testcluster_options_t){.workers = 1, .is_idle = true, .use_tcp = true});
+    return dt_testcluster_start(&(dt_testcluster_options_t){
+        .workers = 1, .is_idle = true, .use_tcp = true, .is_strict = true});
 }
 
 static void stop(dt_testcluster_t *tc)
@@ -160,18 +160,24 @@ static bool never(dt_testcluster_t *tc, void *arg)
     return false;
 }
 
+static bool says(dt_testcluster_t *tc, void *arg)
+{
+    return dt_testcluster_log_count(tc, 0, arg) > 0;
+}
+
 /* A worker that cannot reach its controller for 4 s: it says so, stays, and rests in between. */
-static void expect_patience(dt_testcluster_t *tc, const char *word)
+static void expect_patience(dt_testcluster_t *tc, char *word)
 {
     long before;
     int code = -1;
     dt_testcluster_spawn(tc, 0, NULL);
     cr_assert(dt_testcluster_wait_ready(tc, 0, LONG_MS), "%s", dt_testcluster_logs(tc));
+    /* A name server that is away answers late, or never. */
+    cr_assert(dt_testcluster_wait(tc, says, word, LONG_MS), "no line says '%s'\n%s", word,
+              dt_testcluster_logs(tc));
     before = cpu_ms(dt_testcluster_pid(tc, 0));
     (void)dt_testcluster_wait(tc, never, NULL, 4000);
     cr_assert_lt(cpu_ms(dt_testcluster_pid(tc, 0)) - before, 2000, "it loops at full speed");
-    cr_assert(dt_testcluster_log_count(tc, 0, word) > 0, "no line says '%s'\n%s", word,
-              dt_testcluster_logs(tc));
     cr_assert_lt(dt_testcluster_log_count(tc, 0, "level=warning"), 50, "%s",
                  dt_testcluster_logs(tc));
     dt_testcluster_kill(tc, 0, SIGTERM);
@@ -182,15 +188,17 @@ static void expect_patience(dt_testcluster_t *tc, const char *word)
 Test(start, a_worker_waits_for_a_name_that_does_not_resolve)
 {
     dt_testcluster_t *tc = idle();
+    char name[] = "nowhere.invalid";
     dt_testcluster_set_conf(tc, 0, "Controller=nowhere.invalid:7700");
-    expect_patience(tc, "nowhere.invalid");
+    expect_patience(tc, name);
     stop(tc);
 }
 
 Test(start, a_worker_waits_for_a_port_that_nobody_serves)
 {
     dt_testcluster_t *tc = idle();
-    expect_patience(tc, "127.0.0.1");
+    char address[] = "127.0.0.1";
+    expect_patience(tc, address);
     stop(tc);
 }
 

@@ -45,8 +45,8 @@ Test(starve, no_node_is_declared_dead_while_all_cores_burn)
 {
     const char *seconds = getenv("DT_TEST_STARVE_S");
     int64_t burn_ms = (seconds ? strtol(seconds, NULL, 10) : 60) * 1000;
-    dt_testcluster_t *tc = dt_testcluster_start(
-        &(dt_testcluster_options_t){.workers = WORKERS, .worker_conf = "Engines=1"});
+    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){
+        .workers = WORKERS, .worker_conf = "Engines=1", .is_strict = true});
     uint64_t before = dt_testcluster_last_event(tc);
     pid_t burners[BURNERS_MAX];
     int count = start_burners(burners);

@@ -133,7 +133,7 @@ static void late(dt_rpc_call_t *call, const uint8_t *data, size_t size, void *ar
     }
     (void)snprintf(node->late_text, sizeof node->late_text, "%.*s", (int)size, (const char *)data);
     node->late_call = call;
-    dt_timer_arm(node->late_timer, dt_loop_now_ns() + INT64_C(400000000));
+    dt_timer_arm(node->late_timer, dt_loop_now_ns() + node->late_ms * INT64_C(1000000));
 }
 
 static void hold(dt_rpc_call_t *call, const uint8_t *data, size_t size, void *arg)
@@ -183,6 +183,7 @@ void rpcnode_open(rpcnode_t *node, const dt_rpc_server_options_t *options)
 {
     dt_error_t err = {0};
     memset(node, 0, sizeof *node);
+    node->late_ms = 400;
     dt_rpc_method_t *methods = calloc(7, sizeof *methods);
     must(methods != NULL, "memory", NULL);
     methods[0] = (dt_rpc_method_t){.name = RPCNODE_ECHO, .ops = &echo_ops, .arg = node};

@@ -36,6 +36,7 @@ typedef struct rpcnode {
     dt_timer_t *late_timer;
     dt_rpc_call_t *late_call;
     char late_text[64];
+    atomic_int late_ms; /* after which RPCNODE_LATE is answered; 400 at first */
     atomic_int opened, closed, flooded, left, refused;
     _Atomic(size_t) queued_longest;
     atomic_int last_status;

@@ -22,6 +22,9 @@
 
 #define DAEMON_MAX (DT_TESTCLUSTER_WORKER_MAX + 1)
 #define POLL_MS    10
+/* A worker that has no processor for a second is "suspect" by the rules that we ship, and a program
+ * that says nothing for two is taken for gone: right, and not what most tests are about. */
+#define PATIENT_RULES "SuspectBeats=20\nDeadBeats=24\n"
 
 struct daemon_slot {
     dt_testproc_t proc;
@@ -137,9 +140,10 @@ void dt_testcluster_set_conf(dt_testcluster_t *tc, int who, const char *lines)
     if (who < 0)
         rc = asprintf(&text,
                       "[Controller]\nClusterName=test\nListen=%s 127.0.0.1:%d\nAdminSocket=%s\n"
-                      "StateDirectory=%s\nMetricsListen=127.0.0.1:%d\nLogLevel=debug\n%s\n",
+                      "StateDirectory=%s\nMetricsListen=127.0.0.1:%d\nLogLevel=debug\n%s%s\n",
                       tc->controller_socket, slot->port, tc->admin_socket, slot->state_dir,
-                      slot->metrics_port, lines ? lines : "");
+                      slot->metrics_port, tc->options.is_strict ? "" : PATIENT_RULES,
+                      lines ? lines : "");
     else
         rc = asprintf(&text,
                       "[Worker]\nController=%s\nNodeName=%s\nStateDirectory=%s\n"

@@ -23,12 +23,13 @@ class Cluster:
 
     def __init__(self, devices: str = "torch", worker_options: str = "") -> None:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dtpy."))
-        self.port = free_port()
+        self.kept, self.port = keep_port()
         self.path = f"{self.folder}/controller.sock"
         self.admin = f"{self.folder}/admin.sock"
         self.programs: list[subprocess.Popen[bytes]] = []
         self.write("controllerd", f"[Controller]\nClusterName=test\nListen={self.path} 127.0.0.1:{self.port}\n"
-                   f"AdminSocket={self.admin}\nStateDirectory={self.folder}/controllerd\nMetricsListen=127.0.0.1:0\n")
+                   f"AdminSocket={self.admin}\nStateDirectory={self.folder}/controllerd\nMetricsListen=127.0.0.1:0\n"
+                   "SuspectBeats=20\nDeadBeats=240\n")  # a busy machine is not a dead one
         self.write("workerd", f"[Worker]\nController={self.path}\nNodeName=node\nStateDirectory={self.folder}/workerd\n"
                    f"Devices={devices}\nMetricsListen=127.0.0.1:0\n{worker_options}")
         self.start("controllerd")
@@ -73,13 +74,17 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 program.kill()
                 program.wait()
+        self.kept.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def keep_port() -> tuple[socket.socket, int]:
+    """A port that the kernel gives to nobody else while the socket is open: bound and not listening, with SO_REUSEADDR, it can
+    be bound once more by a daemon."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    return kept, kept.getsockname()[1]
 
 
 class Proxy:

@@ -96,6 +96,15 @@ def where(error: BaseException) -> str:
     return f"  ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
 
 
+def becomes(is_so: Callable[[], Any]) -> bool:
+    """Wait until something is so: what was issued is not executed yet, and threads of PyTorch's let go of tensors when they come to
+    it. Returns whether it is, once LIMIT_S are over."""
+    until = time.monotonic() + LIMIT_S / 2
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.01)
+    return bool(is_so())
+
+
 def move(tree: Any, device: str) -> Any:
     """The same tree of arguments on a device: each tensor a leaf of its own, requires_grad kept."""
     def one(leaf: Any) -> Any:

@@ -158,13 +158,13 @@ try_journal() {
 try_restarts() {
     inside dtorchctl node drain unit0 -m 'units test' >/dev/null
     is 'a drain is accepted' "$?" 0
-    is 'and shown' "$(node admin)" drained
+    becomes 'and shown' drained node admin
     before=$(property controllerd.service NRestarts)
     inside systemctl kill -s KILL dtorch-controllerd
     becomes 'a killed controllerd is restarted' $((before + 1)) killed_twice controllerd
     becomes 'and serves' active property controllerd.service ActiveState
     becomes 'the worker is back without help' ok node health
-    is 'the drain survived' "$(node admin)" drained
+    becomes 'the drain survived' drained node admin
     inside dtorchctl node undrain unit0 >/dev/null
     is 'an undrain is accepted' "$? $(node admin)" '0 enabled'
     before=$(property workerd.service NRestarts)
@@ -174,13 +174,15 @@ try_restarts() {
     is 'its death was an event' "$([ "$(events node-dead)" -ge 1 ] && echo yes)" yes
 }
 
+was_restarted() { [ "$(property "$1.service" NRestarts)" -ge 1 ] && echo yes; }
+
 try_watchdog() { # UNIT
     mkdir -p "$root/etc/systemd/system/dtorch-$1.service.d"
     printf '[Service]\nWatchdogSec=2s\n' >"$root/etc/systemd/system/dtorch-$1.service.d/short.conf"
     inside systemctl daemon-reload
     inside systemctl restart "dtorch-$1"
     inside systemctl kill -s STOP --kill-who=main "dtorch-$1"
-    becomes "$1: a hang is ended by the watchdog" 1 property "$1.service" NRestarts
+    becomes "$1: a hang is ended by the watchdog" yes was_restarted "$1" # more than once, if the machine hung too
     becomes "$1: and it serves again" active property "$1.service" ActiveState
     is "$1: the journal says why" "$(inside journalctl -q -b -u "dtorch-$1" | grep -q 'Watchdog timeout' && echo yes)" yes
     rm -r "$root/etc/systemd/system/dtorch-$1.service.d"
@@ -191,7 +193,7 @@ try_stop() {
     becomes 'the worker is there before the end' ok node health
     inside systemctl stop dtorch-workerd
     is 'a clean stop of workerd' "$(property workerd.service Result)" success
-    is 'a planned end is told from a death' "$(node health)" stopped
+    becomes 'a planned end is told from a death' stopped node health
     inside systemctl stop dtorch-controllerd
     is 'a clean stop of controllerd' "$(property controllerd.service Result)" success
     is 'stopped is stopped: no socket is left that would start it again' \

@@ -190,7 +190,7 @@ static uint32_t count_sent(int kind)
     return count;
 }
 
-TestSuite(agent, .init = setup, .fini = teardown, .timeout = 10);
+TestSuite(agent, .init = setup, .fini = teardown, .timeout = 60);
 
 Test(agent, says_hello_with_its_identity_and_saves_the_cluster_it_is_welcomed_to)
 {

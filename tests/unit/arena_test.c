@@ -6,7 +6,7 @@
 
 #include "base/arena.h"
 
-TestSuite(arena, .timeout = 5);
+TestSuite(arena, .timeout = 60);
 
 Test(arena, gives_aligned_memory_that_does_not_overlap)
 {

@@ -4,7 +4,7 @@
 #include "base/buf.h"
 #include "base/strings.h"
 
-TestSuite(buf, .timeout = 5);
+TestSuite(buf, .timeout = 60);
 
 Test(buf, holds_what_was_appended_in_order)
 {

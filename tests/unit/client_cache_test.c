@@ -5,7 +5,7 @@
 
 #include "client/src/client.h"
 
-TestSuite(client_cache, .timeout = 10);
+TestSuite(client_cache, .timeout = 60);
 
 static dt_session_t *session;
 static dt_tensor_t *a, *b, *wide;

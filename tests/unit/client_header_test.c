@@ -9,7 +9,7 @@
 #include "tensor/meta.h"
 #include "tensor/value.h"
 
-TestSuite(client_header, .timeout = 10);
+TestSuite(client_header, .timeout = 60);
 
 Test(client_header, says_the_same_as_lib)
 {

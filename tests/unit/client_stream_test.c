@@ -5,7 +5,7 @@
 
 #include "client/src/client.h"
 
-TestSuite(client_stream, .timeout = 10);
+TestSuite(client_stream, .timeout = 60);
 
 static dt_session_t *session;
 

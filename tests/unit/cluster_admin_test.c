@@ -31,7 +31,7 @@ static dt_status_t set(int change, const char *name, const char *reason)
     return reply->status;
 }
 
-TestSuite(cluster_admin, .init = setup, .fini = teardown, .timeout = 10);
+TestSuite(cluster_admin, .init = setup, .fini = teardown, .timeout = 60);
 
 Test(cluster_admin, is_drained_at_once_when_nothing_runs_there_and_the_worker_is_told)
 {

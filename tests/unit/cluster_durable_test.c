@@ -38,7 +38,7 @@ static size_t count_listed(uint64_t after, uint64_t *ret_last)
     return count;
 }
 
-TestSuite(cluster_durable, .init = setup, .fini = teardown, .timeout = 10);
+TestSuite(cluster_durable, .init = setup, .fini = teardown, .timeout = 60);
 
 Test(cluster_durable, welcomes_nobody_before_its_epoch_is_durable)
 {

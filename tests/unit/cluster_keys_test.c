@@ -23,7 +23,7 @@ static void teardown(void)
     dt_coretest_free(test);
 }
 
-TestSuite(cluster_keys, .init = setup, .fini = teardown, .timeout = 10);
+TestSuite(cluster_keys, .init = setup, .fini = teardown, .timeout = 60);
 
 static dt_status_t create(const char *id, const char *name, int64_t lifetime_ms)
 {

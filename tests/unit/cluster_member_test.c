@@ -30,7 +30,7 @@ static void live(uint64_t stream, int64_t ms)
     }
 }
 
-TestSuite(cluster_member, .init = setup, .fini = teardown, .timeout = 10);
+TestSuite(cluster_member, .init = setup, .fini = teardown, .timeout = 60);
 
 Test(cluster_member, welcomes_a_node_with_epoch_rules_and_intent)
 {

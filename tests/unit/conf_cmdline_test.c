@@ -4,7 +4,7 @@
 
 #include "conf/cmdline.h"
 
-TestSuite(conf_cmdline, .timeout = 5);
+TestSuite(conf_cmdline, .timeout = 60);
 
 static dt_conf_cmdline_t cmdline;
 static dt_error_t error;

@@ -7,7 +7,7 @@
 #include "conf/print.h"
 #include "lib/testproc.h"
 
-TestSuite(conf_print, .timeout = 10);
+TestSuite(conf_print, .timeout = 60);
 
 /* Print into a buffer that lives until the next call. */
 static const char *print(const dt_conf_table_t *table, const char *what)

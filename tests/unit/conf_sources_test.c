@@ -6,7 +6,7 @@
 #include "conf/conf.h"
 #include "lib/temptree.h"
 
-TestSuite(conf_sources, .timeout = 10);
+TestSuite(conf_sources, .timeout = 60);
 
 static dt_temptree_t tree;
 static const char *root; /* of the tree */

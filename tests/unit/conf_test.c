@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "conf/conf.h"
 
-TestSuite(conf, .timeout = 5);
+TestSuite(conf, .timeout = 60);
 
 /* Parse the text of controllerd.conf; the error's text is in `error` then. */
 static dt_error_t error;

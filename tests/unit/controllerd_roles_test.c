@@ -8,7 +8,7 @@
 #include "conf/env.h"
 #include "daemons/controllerd/controllerd.h"
 
-TestSuite(controllerd_roles, .timeout = 10);
+TestSuite(controllerd_roles, .timeout = 60);
 
 static const dt_controllerd_method_t *find(const char *path)
 {

@@ -23,8 +23,8 @@ static void stop(void)
     dt_arena_fini(&pool);
 }
 
-TestSuite(ctl_cli, .init = start, .fini = stop, .timeout = 5);
-TestSuite(ctl_help, .init = start, .fini = stop, .timeout = 5);
+TestSuite(ctl_cli, .init = start, .fini = stop, .timeout = 60);
+TestSuite(ctl_help, .init = start, .fini = stop, .timeout = 60);
 
 /* Parse a line of words with single blanks between; '_' stands for a blank in a word. */
 static dt_status_t parse(const char *line)

@@ -32,7 +32,7 @@ static void stop(void)
     free(err);
 }
 
-TestSuite(ctl_decode, .init = start, .fini = stop, .timeout = 10);
+TestSuite(ctl_decode, .init = start, .fini = stop, .timeout = 60);
 
 /* ---- making a recording ---- */
 

@@ -93,7 +93,7 @@ static void stop(void)
     free(caught);
 }
 
-TestSuite(ctl_list, .init = start, .fini = stop, .timeout = 5);
+TestSuite(ctl_list, .init = start, .fini = stop, .timeout = 60);
 
 static const char *print(const dt_ctl_list_t *of, const ProtobufCMessage *reply)
 {

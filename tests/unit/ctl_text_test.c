@@ -20,8 +20,8 @@ static void stop(void)
     dt_arena_fini(&pool);
 }
 
-TestSuite(ctl_text, .init = start, .fini = stop, .timeout = 5);
-TestSuite(ctl_hosts, .init = start, .fini = stop, .timeout = 5);
+TestSuite(ctl_text, .init = start, .fini = stop, .timeout = 60);
+TestSuite(ctl_hosts, .init = start, .fini = stop, .timeout = 60);
 
 /* 2026-11-30T14:02:11.500Z */
 #define NOW_MS INT64_C(1796047331500)

@@ -87,7 +87,7 @@ static void stop(void)
     free(caught);
 }
 
-TestSuite(ctl_top, .init = start, .fini = stop, .timeout = 5);
+TestSuite(ctl_top, .init = start, .fini = stop, .timeout = 60);
 
 static const char *draw(const dt_ctl_top_t *top, size_t lines, bool with_devices, bool with_keys)
 {

@@ -9,7 +9,7 @@
 #include "lib/temptree.h"
 #include "wire/wire.h"
 
-TestSuite(inventory, .timeout = 30);
+TestSuite(inventory, .timeout = 60);
 
 static dt_inventory_t *open_with(dt_device_options_t *options, const char *const *devices,
                                  size_t count)

@@ -9,7 +9,7 @@
 #include "lib/deviceprobe.h"
 #include "lib/temptree.h"
 
-TestSuite(loader, .timeout = 30);
+TestSuite(loader, .timeout = 60);
 
 #define SECOND INT64_C(1000000000)
 

@@ -6,7 +6,7 @@
 #include "device/numbers.h"
 #include "lib/temptree.h"
 
-TestSuite(numbers, .timeout = 10);
+TestSuite(numbers, .timeout = 60);
 
 /* One round in which the uuids of `names` (one letter each) are present; returns their numbers as
  * letters, "a" for 0. */

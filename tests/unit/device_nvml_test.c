@@ -10,7 +10,7 @@
 #include "lib/temptree.h"
 
 /* These run NVML's code path against tests/so/fake_nvml.c: no NVIDIA hardware is involved. */
-TestSuite(nvml, .timeout = 10);
+TestSuite(nvml, .timeout = 60);
 
 static dt_temptree_t tree;
 static dt_loader_run_t run;

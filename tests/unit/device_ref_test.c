@@ -8,7 +8,7 @@
 #include "device/loader.h"
 #include "lib/temptree.h"
 
-TestSuite(ref, .timeout = 10);
+TestSuite(ref, .timeout = 60);
 
 static void make_host(dt_temptree_t *tree)
 {

@@ -8,7 +8,7 @@
 #include "device/sim.h"
 #include "lib/temptree.h"
 
-TestSuite(sim, .timeout = 10);
+TestSuite(sim, .timeout = 60);
 
 static dt_loader_run_t *start(const char *spec, const char *faults)
 {

@@ -6,7 +6,7 @@
 #include "device/sysfile.h"
 #include "lib/temptree.h"
 
-TestSuite(sysfile, .timeout = 5);
+TestSuite(sysfile, .timeout = 60);
 
 Test(sysfile, reads_a_file_and_cuts_the_last_newline)
 {

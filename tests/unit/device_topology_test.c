@@ -6,7 +6,7 @@
 #include "device/topology.h"
 #include "lib/temptree.h"
 
-TestSuite(topology, .timeout = 5);
+TestSuite(topology, .timeout = 60);
 
 /* Two sockets. On socket 0 a switch (below root port 01.0) leads to devices 03 and 04; device 05
  * hangs on a root port of its own; socket 1 has device 81. */

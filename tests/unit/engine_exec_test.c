@@ -7,7 +7,7 @@
 #include "lib/execrig.h"
 #include "lib/fakebackend.h"
 
-TestSuite(engine_exec, .timeout = 30);
+TestSuite(engine_exec, .timeout = 60);
 
 /* ---- helpers ---- */
 

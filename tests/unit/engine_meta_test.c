@@ -8,7 +8,7 @@
 #include "lib/fakebackend.h"
 #include "wire/signature.h"
 
-TestSuite(engine_meta, .timeout = 20);
+TestSuite(engine_meta, .timeout = 60);
 
 static const int64_t four[] = {4};
 

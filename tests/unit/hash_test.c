@@ -4,8 +4,8 @@
 #include "base/crc32c.h"
 #include "base/hash.h"
 
-TestSuite(hash, .timeout = 5);
-TestSuite(crc32c, .timeout = 5);
+TestSuite(hash, .timeout = 60);
+TestSuite(crc32c, .timeout = 60);
 
 Test(hash, gives_the_published_values_of_fnv_1a)
 {

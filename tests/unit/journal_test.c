@@ -5,7 +5,7 @@
 #include "base/crc32c.h"
 #include "store/journal.h"
 
-TestSuite(journal, .timeout = 10);
+TestSuite(journal, .timeout = 60);
 
 #define ROOM 4096
 

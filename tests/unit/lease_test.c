@@ -42,7 +42,7 @@ static dt_lease_state_t starve(struct side *side, int64_t ms)
     return dt_lease_check(&side->lease, &rules, &side->clock);
 }
 
-TestSuite(lease, .timeout = 10);
+TestSuite(lease, .timeout = 60);
 
 Test(lease, is_suspect_after_three_intervals_of_silence_and_dead_after_eight)
 {

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 
-TestSuite(log, .timeout = 5);
+TestSuite(log, .timeout = 60);
 
 /* What the sink saw. */
 static struct {

@@ -26,7 +26,7 @@ static void close_loop(void)
     cr_assert(eq(int, dt_loop_free(loop), DT_OK), "a handle or child was left over");
 }
 
-TestSuite(loop, .timeout = 20, .init = open_loop);
+TestSuite(loop, .timeout = 60, .init = open_loop);
 
 /* ---- timers ---- */
 

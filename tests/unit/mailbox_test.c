@@ -37,7 +37,7 @@ static void open_mailbox(size_t depth_max)
     cr_assert(eq(int, dt_mailbox_init(&mb, depth_max, count_wake, &wakes, &err), DT_OK));
 }
 
-TestSuite(mailbox, .timeout = 20);
+TestSuite(mailbox, .timeout = 60);
 
 Test(mailbox, delivers_in_order_and_wakes_once_for_many)
 {

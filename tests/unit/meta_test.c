@@ -4,7 +4,7 @@
 
 #include "tensor/meta.h"
 
-TestSuite(meta, .timeout = 5);
+TestSuite(meta, .timeout = 60);
 
 Test(meta, without_strides_is_contiguous_as_pytorch_counts_it)
 {

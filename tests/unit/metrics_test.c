@@ -4,7 +4,7 @@
 
 #include "metrics/metrics.h"
 
-TestSuite(metrics, .timeout = 10);
+TestSuite(metrics, .timeout = 60);
 
 static const char *text_of(dt_metrics_text_t *text)
 {

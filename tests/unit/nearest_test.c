@@ -4,7 +4,7 @@
 
 #include "base/nearest.h"
 
-TestSuite(nearest, .timeout = 5);
+TestSuite(nearest, .timeout = 60);
 
 static const char *const keys[] = {"HeartbeatInterval", "Listen", "LogLevel", NULL, "NodesMax"};
 

@@ -5,7 +5,7 @@
 
 #include "ops/meta_internal.h"
 
-TestSuite(ops_meta, .timeout = 20);
+TestSuite(ops_meta, .timeout = 60);
 
 /* ---- the asker: two operators ---- */
 

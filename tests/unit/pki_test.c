@@ -32,7 +32,7 @@ static void close_pki(void)
     dt_pki_pair_fini(&foreign);
 }
 
-TestSuite(pki, .timeout = 20, .init = open_pki, .fini = close_pki);
+TestSuite(pki, .timeout = 60, .init = open_pki, .fini = close_pki);
 
 Test(pki, makes_an_authority_that_lives_ten_years)
 {

@@ -31,7 +31,7 @@ static void start(void)
     page[size] = '\0';
 }
 
-TestSuite(protocol_page, .init = start, .timeout = 10);
+TestSuite(protocol_page, .init = start, .timeout = 60);
 
 /* Read the rows ".It NUMBER Ta NAME Ta REST" of a table. Returns how many. */
 static size_t read_table(const char *name)

@@ -5,7 +5,7 @@
 
 #include "wire/record.h"
 
-TestSuite(record, .timeout = 10);
+TestSuite(record, .timeout = 60);
 
 static uint8_t frame[DT_FRAME_BYTES_MAX];
 static dt_record_t record; /* too large for comfort on a stack */

@@ -32,7 +32,7 @@ static void stop(void)
     (void)unlink(path);
 }
 
-TestSuite(recording, .timeout = 10, .init = start, .fini = stop);
+TestSuite(recording, .timeout = 60, .init = start, .fini = stop);
 
 static void load(void)
 {

@@ -4,7 +4,7 @@
 
 #include "device/builtin.h"
 
-TestSuite(ref, .timeout = 30);
+TestSuite(ref, .timeout = 60);
 
 static const dt_backend_t *table;
 static void *device;

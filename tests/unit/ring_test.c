@@ -8,7 +8,7 @@
 
 #include "shm/ring.h"
 
-TestSuite(ring, .timeout = 20);
+TestSuite(ring, .timeout = 60);
 
 #define CAPACITY 4096u
 

@@ -11,7 +11,7 @@
 static dt_rpc_address_t address;
 static dt_error_t err;
 
-TestSuite(rpc_address, .timeout = 10);
+TestSuite(rpc_address, .timeout = 60);
 
 Test(rpc_address, reads_names_numbers_and_paths)
 {

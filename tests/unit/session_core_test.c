@@ -5,7 +5,7 @@
 
 #include "lib/sessiontest.h"
 
-TestSuite(session, .timeout = 30);
+TestSuite(session, .timeout = 60);
 
 #define WELCOME DTORCH__V1__SESSION_DOWN__KIND_WELCOME
 #define REFUSAL DTORCH__V1__SESSION_DOWN__KIND_REFUSAL

@@ -6,7 +6,7 @@
 #include "shm/arena.h"
 #include "shm/memfd.h"
 
-TestSuite(shm_arena, .timeout = 30);
+TestSuite(shm_arena, .timeout = 60);
 
 #define MIB (INT64_C(1) << 20)
 

@@ -12,9 +12,9 @@
 #include "shm/memfd.h"
 #include "shm/seqpacket.h"
 
-TestSuite(memfd, .timeout = 10);
-TestSuite(engine_page, .timeout = 10);
-TestSuite(seqpacket, .timeout = 10);
+TestSuite(memfd, .timeout = 60);
+TestSuite(engine_page, .timeout = 60);
+TestSuite(seqpacket, .timeout = 60);
 
 Test(memfd, has_a_size_that_nobody_can_change)
 {

@@ -4,7 +4,7 @@
 
 #include "wire/signature.h"
 
-TestSuite(signature, .timeout = 5);
+TestSuite(signature, .timeout = 60);
 
 static dt_signature_tensor_t tensor(unsigned dtype, int64_t rows, int64_t columns)
 {

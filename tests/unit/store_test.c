@@ -14,7 +14,7 @@
 #include "store/store.h"
 #include "store/store_internal.h"
 
-TestSuite(store, .timeout = 30);
+TestSuite(store, .timeout = 60);
 
 /* ---- a state directory, and file functions that fail on demand ---- */
 
@@ -188,7 +188,7 @@ static uint64_t sum_to(uint64_t count)
 
 static void close_store(struct fixture *f)
 {
-    cr_assert_eq(dt_store_close(f->store, 2000), 0);
+    cr_assert_eq(dt_store_close(f->store, 60000), 0);
     f->store = NULL;
 }
 

@@ -5,9 +5,9 @@
 #include "base/clock.h"
 #include "base/strings.h"
 
-TestSuite(strings, .timeout = 5);
-TestSuite(units, .timeout = 5);
-TestSuite(clock, .timeout = 5);
+TestSuite(strings, .timeout = 60);
+TestSuite(units, .timeout = 60);
+TestSuite(clock, .timeout = 60);
 
 Test(strings, copying_never_splits_a_character)
 {

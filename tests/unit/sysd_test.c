@@ -11,7 +11,7 @@
 #include "lib/temptree.h"
 #include "sysd/sysd.h"
 
-TestSuite(sysd, .timeout = 5);
+TestSuite(sysd, .timeout = 60);
 
 static void set(const char *name, const char *value)
 {

@@ -6,7 +6,7 @@
 #include "daemons/workerd/chunk.h"
 #include "wire/bulk.h"
 
-TestSuite(wire_bulk, .timeout = 10);
+TestSuite(wire_bulk, .timeout = 60);
 
 static const dt_bulk_head_t good[] = {
     {.kind = DT_BULK_HELLO, .place = DT_BULK_WINDOW_BYTES, .total = 7, .size = DT_BULK_TOKEN_BYTES},

@@ -31,7 +31,7 @@ static bool is_refused(const ProtobufCMessage *message, const char *words)
     return false;
 }
 
-TestSuite(wire, .timeout = 10);
+TestSuite(wire, .timeout = 60);
 
 Test(wire, has_a_row_for_each_field_of_each_table_in_order)
 {

@@ -16,8 +16,8 @@
 #include "daemons/workerd/join.h"
 #include "daemons/workerd/report.h"
 
-TestSuite(identity, .timeout = 10);
-TestSuite(workerd, .timeout = 10);
+TestSuite(identity, .timeout = 60);
+TestSuite(workerd, .timeout = 60);
 
 static char *folder(void)
 {
