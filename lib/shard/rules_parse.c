@@ -350,9 +350,8 @@ static bool rule_line(parser_t *p)
         return fail(p, "expected an operator's name");
     if (!params(p) || !family(p) || !rest(p))
         return false;
-    if (rule->family == DT_SHARD_FAMILY_VNORM &&
-        (!dim_word(p, (dt_shard_text_t){"dim", 3}) ||
-         !dim_word(p, (dt_shard_text_t){"keepdim", 7})))
+    if (rule->family == DT_SHARD_FAMILY_VNORM && (!dim_word(p, (dt_shard_text_t){"dim", 3}) ||
+                                                  !dim_word(p, (dt_shard_text_t){"keepdim", 7})))
         return false;
     bool needs = rule->family == DT_SHARD_FAMILY_DIM || rule->family == DT_SHARD_FAMILY_NLL ||
                  rule->family == DT_SHARD_FAMILY_NLLB || rule->family == DT_SHARD_FAMILY_LOSSN ||

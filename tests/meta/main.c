@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "device/execute.h"
-#include "ops/meta.h"
 #include "meta.h"
+#include "ops/meta.h"
 
 #define SHOWN_MAX 3
 
