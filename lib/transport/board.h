@@ -54,7 +54,8 @@ typedef struct dt_board_slot {
     _Atomic uint32_t is_asleep;
     uint32_t cause_bytes; /* 0: not poisoned */
     uint64_t cause_sequence;
-    char text[256];
+    int32_t failed_code; /* FAILED: a dt_status_t, and in words */
+    char text[400];
     uint8_t cause[DT_BOARD_CAUSE_MAX];
 } dt_board_slot_t;
 

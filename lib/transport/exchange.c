@@ -92,29 +92,46 @@ static void fail(dt_transport_session_t *session)
     dt_transport_run_t *run = &session->run;
     dt_board_slot_t *slot = own_slot(session);
     run->result.status = run->result.err.code;
+    slot->failed_code = run->result.status;
     text_copy(slot->text, sizeof slot->text, run->result.err.text);
     run->state = DT_TRANSPORT_WAIT_DONE;
     run->wait = 0;
     arrive(session, DT_BOARD_FAILED);
 }
 
+/* It is we who cannot go on: say who that is. */
+static void fail_here(dt_transport_session_t *session)
+{
+    const dt_board_member_t *it = &session->board->members[session->world.self];
+    char node[sizeof it->node];
+    dt_error_t why = session->run.result.err;
+    text_copy(node, sizeof node, it->node);
+    (void)dt_fail(&session->run.result.err, why.code, "dt", why.source_code,
+                  "%.300s (device %" PRIu32 " on node %s)", why.text, it->device, node);
+    fail(session);
+}
+
+/* All end with the words of who failed first. */
 static void fail_of(dt_transport_session_t *session, uint32_t member, arrival_t arrival)
 {
     dt_transport_run_t *run = &session->run;
     const dt_board_member_t *it = &session->board->members[member];
+    const dt_board_slot_t *slot = &session->board->slots[member];
     char node[sizeof it->node];
-    char text[sizeof((dt_board_slot_t *)0)->text];
+    char text[sizeof slot->text];
     if (run->result.status != DT_OK)
         return;
     text_copy(node, sizeof node, it->node);
-    text_copy(text, sizeof text, session->board->slots[member].text);
+    text_copy(text, sizeof text, slot->text);
+    int32_t code = slot->failed_code;
     if (arrival == ARRIVAL_GONE)
         (void)dt_fail(&run->result.err, DT_ERR_LOST, "dt", it->device,
                       "%s: the engine of device %" PRIu32 " on node %s was lost in it",
                       run->plan->text, it->device, node);
     else
-        (void)dt_fail(&run->result.err, DT_ERR_PEER, "dt", it->device,
-                      "device %" PRIu32 " on node %s: %.200s", it->device, node, text);
+        (void)dt_fail(&run->result.err,
+                      code < 0 && code >= DT_ERR_INTERNAL ? (dt_status_t)code : DT_ERR_PEER, "dt",
+                      it->device, "%s", text);
     run->result.status = run->result.err.code;
 }
 
@@ -260,7 +277,7 @@ static void publish(dt_transport_session_t *session)
     if (run->result.cause.size > 0) {
         memcpy(slot->cause, run->cause, run->result.cause.size);
     } else if (!buffers_set(run) || !stages_make(session)) {
-        fail(session);
+        fail_here(session);
         return;
     }
     for (uint32_t i = 0; run->result.cause.size == 0 && i < run->plan->place_count; i++) {
@@ -364,7 +381,7 @@ static bool begin(dt_transport_session_t *session)
         run->state = DT_TRANSPORT_WAIT_DONE;
         arrive(session, DT_BOARD_DONE);
     } else if (!peers_resolve(session)) {
-        fail(session);
+        fail_here(session);
     } else {
         dt_exchange_plan_fill(run->plan);
         run->state = DT_TRANSPORT_WAVE0;
