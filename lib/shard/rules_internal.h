@@ -18,8 +18,24 @@
 #define DT_SHARD_FAMILY_MAP(X)                                                                     \
     X(PW)                                                                                          \
     X(LOSS)                                                                                        \
-    X(LOSSB) X(LOSSN) X(LOSSNB) X(NLL) X(NLLB) X(VNORM) X(VIEW) X(EXPAND) X(PERM) X(SQUEEZE)       \
-        X(REPEAT) X(PAD) X(INDEX) X(CONV) X(REPL) X(RAND) X(FACT) X(DIM)
+    X(LOSSB)                                                                                       \
+    X(LOSSN)                                                                                       \
+    X(LOSSNB)                                                                                      \
+    X(NLL)                                                                                         \
+    X(NLLB)                                                                                        \
+    X(VNORM)                                                                                       \
+    X(VIEW)                                                                                        \
+    X(EXPAND)                                                                                      \
+    X(PERM)                                                                                        \
+    X(SQUEEZE)                                                                                     \
+    X(REPEAT)                                                                                      \
+    X(PAD)                                                                                         \
+    X(INDEX)                                                                                       \
+    X(CONV)                                                                                        \
+    X(REPL)                                                                                        \
+    X(RAND)                                                                                        \
+    X(FACT)                                                                                        \
+    X(DIM)
 
 typedef enum dt_shard_family {
 #define X(name) DT_SHARD_FAMILY_##name,

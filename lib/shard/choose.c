@@ -1,0 +1,462 @@
+/* Which collectives, in which order: the cheapest path between placements on one mesh.
+ *
+ * A state is a placement for each mesh dimension; a move changes one dimension, or several alike at
+ * once (a flattened group). A move may touch Shard(d) only if no mesh dimension inside it shards d
+ * too. Each dimension may be what it was, what it must become, Replicate, or (from Partial) sharded
+ * meanwhile: two-step and hierarchical all-reduce are paths like any other. Against the best path
+ * stands one exchange, point to point, which never moves a byte twice. */
+#include <float.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shard/redistribute.h"
+
+#define SEARCH_DIM_MAX 5 /* dimensions of a mesh; with more only EXCHANGE */
+#define OPTION_MAX     4
+#define STATE_MAX      (1 << (2 * SEARCH_DIM_MAX))
+
+typedef struct search {
+    const dt_meta_t *meta;
+    const dt_shard_mesh_t *mesh;
+    const dt_shard_topology_t *topology;
+    uint8_t links[DT_RECORD_MESH_DIM_MAX]; /* worst link between neighbours along a dimension */
+    int option_count[SEARCH_DIM_MAX];
+    dt_placement_t options[SEARCH_DIM_MAX][OPTION_MAX]; /* [0] as it was */
+    double cost[STATE_MAX];
+    int came_from[STATE_MAX], queue[STATE_MAX];
+    bool is_queued[STATE_MAX];
+    dt_shard_step_t how[STATE_MAX];
+} search_t;
+
+/* Transports of one host and between hosts; the second columns are racks'. */
+const dt_shard_topology_t dt_shard_topology_default = {
+    .latency_us = {0, 3, 8, 8},
+    .message_us = {0, 0.5, 1, 1},
+    .us_per_byte = {1e-6, 1.0 / 8000, 1.0 / 3000, 1.0 / 3000},
+    .split_bytes = 4096,
+    .direct_bytes = 4096,
+};
+
+const char *dt_shard_step_name(unsigned kind)
+{
+    static const char *const names[DT_SHARD_STEP_KIND_COUNT] = {
+        [DT_SHARD_STEP_SLICE] = "slice",
+        [DT_SHARD_STEP_FILL] = "fill",
+        [DT_SHARD_STEP_ALL_REDUCE] = "all-reduce",
+        [DT_SHARD_STEP_REDUCE_SCATTER] = "reduce-scatter",
+        [DT_SHARD_STEP_ALL_GATHER] = "all-gather",
+        [DT_SHARD_STEP_ALL_TO_ALL] = "all-to-all",
+        [DT_SHARD_STEP_BROADCAST] = "broadcast",
+        [DT_SHARD_STEP_EXCHANGE] = "exchange"};
+    return kind < DT_SHARD_STEP_KIND_COUNT && names[kind] ? names[kind] : "unknown step";
+}
+
+static bool same(dt_placement_t a, dt_placement_t b)
+{
+    return dt_placement_equal(a, b);
+}
+
+static uint8_t link_between(const dt_shard_topology_t *t, uint64_t a, uint64_t b)
+{
+    uint64_t n = t->vdev_count;
+    if (a == b)
+        return DT_SHARD_LINK_SELF;
+    if (!t->hosts || a >= n || b >= n || t->hosts[a] == t->hosts[b])
+        return DT_SHARD_LINK_HOST;
+    return !t->racks || t->racks[a] == t->racks[b] ? DT_SHARD_LINK_RACK : DT_SHARD_LINK_FAR;
+}
+
+static void links_of(const dt_shard_mesh_t *mesh, const dt_shard_topology_t *topology,
+                     uint8_t *ret_links)
+{
+    memset(ret_links, DT_SHARD_LINK_SELF, DT_RECORD_MESH_DIM_MAX);
+    if (!topology->hosts) {
+        for (unsigned j = 0; j < mesh->ndim; j++)
+            ret_links[j] = mesh->sizes[j] > 1 ? DT_SHARD_LINK_HOST : DT_SHARD_LINK_SELF;
+        return;
+    }
+    for (uint32_t i = 0; i < mesh->count; i++) {
+        uint32_t stride = 1;
+        for (unsigned j = mesh->ndim; j-- > 0; stride *= mesh->sizes[j]) {
+            if (i / stride % mesh->sizes[j] == 0)
+                continue;
+            uint8_t link = link_between(topology, mesh->vdevs[i], mesh->vdevs[i - stride]);
+            ret_links[j] = link > ret_links[j] ? link : ret_links[j];
+        }
+    }
+}
+
+/* Bit k: some mesh dimension of more than one device is of dt_placement_kind_t k. */
+static uint32_t kinds_of(const dt_layout_t *layout, const dt_shard_mesh_t *mesh)
+{
+    uint32_t kinds = 0;
+    for (unsigned j = 0; j < mesh->ndim; j++)
+        kinds |= mesh->sizes[j] > 1 ? 1u << layout->placements[j].kind : 0;
+    return kinds;
+}
+
+/* The collective that does it; 0: none, or nothing to do. */
+static unsigned kind_of(dt_placement_t a, dt_placement_t b)
+{
+    static const uint8_t kinds[3][3] = {
+        {0, DT_SHARD_STEP_SLICE, DT_SHARD_STEP_FILL},
+        {DT_SHARD_STEP_ALL_GATHER, DT_SHARD_STEP_ALL_TO_ALL, DT_SHARD_STEP_FILL},
+        {DT_SHARD_STEP_ALL_REDUCE, DT_SHARD_STEP_REDUCE_SCATTER, DT_SHARD_STEP_FILL}};
+    bool is_scale = a.reduction <= DT_REDUCTION_AVG && b.reduction <= DT_REDUCTION_AVG;
+    if (a.kind == DT_PLACEMENT_PARTIAL && b.kind == a.kind && !is_scale)
+        return 0;
+    return same(a, b) ? 0 : kinds[a.kind][b.kind];
+}
+
+static int64_t local_bytes(const search_t *s, const dt_placement_t *at)
+{
+    int64_t sizes[DT_META_DIM_MAX], bytes = (int64_t)dt_dtype_bytes(s->meta->dtype);
+    memcpy(sizes, s->meta->sizes, sizeof sizes);
+    for (unsigned j = 0; j < s->mesh->ndim; j++)
+        if (at[j].kind == DT_PLACEMENT_SHARD)
+            sizes[at[j].dim] =
+                (sizes[at[j].dim] + s->mesh->sizes[j] - 1) / (int64_t)s->mesh->sizes[j];
+    for (unsigned d = 0; d < s->meta->ndim; d++)
+        bytes *= sizes[d];
+    return bytes;
+}
+
+/* One piece to each peer of the group, over the link that reaches it. */
+static double peers_us(const search_t *s, uint32_t mask, double piece_bytes, int64_t *ret_peers)
+{
+    double us = 0;
+    int64_t reached = 1;
+    for (int link = 0; link < DT_SHARD_LINK_COUNT; link++) {
+        int64_t k = 1;
+        for (unsigned j = 0; j < s->mesh->ndim; j++)
+            k *= (mask >> j & 1) && s->links[j] <= link ? s->mesh->sizes[j] : 1;
+        if (k > reached)
+            us += s->topology->latency_us[link] +
+                  (double)(k - reached) * (s->topology->message_us[link] +
+                                           piece_bytes * s->topology->us_per_byte[link]);
+        reached = k;
+    }
+    *ret_peers = reached - 1;
+    return us;
+}
+
+static void price(const search_t *s, dt_shard_step_t *step, int64_t before, int64_t after)
+{
+    int64_t peers, piece = before;
+    (void)peers_us(s, step->mesh_dims, 0, &peers);
+    if (step->kind <= DT_SHARD_STEP_FILL) {
+        step->cost_us = (double)after * s->topology->us_per_byte[DT_SHARD_LINK_SELF];
+        return;
+    }
+    if (step->kind == DT_SHARD_STEP_REDUCE_SCATTER)
+        piece = after;
+    else if (step->kind != DT_SHARD_STEP_ALL_GATHER)
+        piece = (before + peers) / (peers + 1);
+    step->cost_us = peers_us(s, step->mesh_dims, (double)piece, &peers);
+    step->recv_bytes = peers * piece;
+    if (step->kind != DT_SHARD_STEP_ALL_REDUCE)
+        return;
+    step->cost_us *= 2; /* reduce-scatter and all-gather, or everything to everyone */
+    step->recv_bytes *= 2;
+    double direct = peers_us(s, step->mesh_dims, (double)before, &peers);
+    if (direct < step->cost_us) {
+        step->cost_us = direct;
+        step->recv_bytes = peers * before;
+    }
+}
+
+static void placements_of(const search_t *s, int state, dt_placement_t *ret_at)
+{
+    for (unsigned j = 0; j < s->mesh->ndim; j++)
+        ret_at[j] = s->options[j][state >> (2 * j) & 3];
+}
+
+static bool cuts(dt_placement_t inner, dt_placement_t moving)
+{
+    return inner.kind == DT_PLACEMENT_SHARD && moving.kind == DT_PLACEMENT_SHARD &&
+           inner.dim == moving.dim;
+}
+
+/* The state after every dimension of `mask` goes to option `o` of its first; -1: not one move. */
+static int moved(const search_t *s, int state, uint32_t mask, int o, dt_shard_step_t *ret_step)
+{
+    int first = __builtin_ctz(mask), to = state;
+    dt_placement_t at[DT_RECORD_MESH_DIM_MAX], want = s->options[first][o];
+    placements_of(s, state, at);
+    unsigned kind = kind_of(at[first], want);
+    if (!kind)
+        return -1;
+    for (int j = first; j < s->mesh->ndim; j++) {
+        int k = 0;
+        if (!(mask >> j & 1)) {
+            if (cuts(at[j], at[first]) || cuts(at[j], want))
+                return -1; /* an inner dimension cuts what this move would change */
+            continue;
+        }
+        while (k < s->option_count[j] && !same(s->options[j][k], want))
+            k++;
+        if (k == s->option_count[j] || !same(at[j], at[first]))
+            return -1;
+        to = (to & ~(3 << (2 * j))) | k << (2 * j);
+    }
+    *ret_step = (dt_shard_step_t){
+        .kind = (uint8_t)kind, .mesh_dims = (uint8_t)mask, .from = at[first], .to = want};
+    return to;
+}
+
+/* Groups of one tensor dimension must agree, and so must its reductions. */
+static bool is_layout(const search_t *s, const dt_placement_t *at)
+{
+    dt_layout_t layout = {.ndim = s->mesh->ndim};
+    memcpy(layout.placements, at, s->mesh->ndim * sizeof *at);
+    return dt_layout_check(&layout, s->mesh, s->meta, NULL) == DT_OK;
+}
+
+static void relax(search_t *s, int state, int *tail)
+{
+    dt_placement_t at[DT_RECORD_MESH_DIM_MAX], next[DT_RECORD_MESH_DIM_MAX];
+    dt_shard_step_t step;
+    placements_of(s, state, at);
+    int64_t before = local_bytes(s, at);
+    for (uint32_t mask = 1; mask < 1u << s->mesh->ndim; mask++) {
+        for (int o = 0; o < s->option_count[__builtin_ctz(mask)]; o++) {
+            int to = moved(s, state, mask, o, &step);
+            if (to < 0)
+                continue;
+            placements_of(s, to, next);
+            if (!is_layout(s, next))
+                continue;
+            price(s, &step, before, local_bytes(s, next));
+            double cost = s->cost[state] + step.cost_us + 1e-3; /* fewer steps win ties */
+            if (cost >= s->cost[to])
+                continue;
+            s->cost[to] = cost;
+            s->came_from[to] = state;
+            s->how[to] = step;
+            if (!s->is_queued[to])
+                s->queue[(*tail)++ & (STATE_MAX - 1)] = to;
+            s->is_queued[to] = true;
+        }
+    }
+}
+
+static int option_add(search_t *s, unsigned j, dt_placement_t p)
+{
+    int k = 0;
+    while (k < s->option_count[j] && !same(s->options[j][k], p))
+        k++;
+    if (k == s->option_count[j])
+        s->options[j][s->option_count[j]++] = p;
+    return k;
+}
+
+static int options_init(search_t *s, const dt_layout_t *from, const dt_layout_t *to)
+{
+    int goal = 0;
+    unsigned longest = 0;
+    for (unsigned d = 1; d < s->meta->ndim; d++)
+        longest = s->meta->sizes[d] > s->meta->sizes[longest] ? d : longest;
+    for (unsigned j = 0; j < s->mesh->ndim; j++) {
+        dt_placement_t was = from->placements[j], becomes = to->placements[j];
+        bool changes = !same(was, becomes);
+        (void)option_add(s, j, was);
+        goal |= option_add(s, j, becomes) << (2 * j);
+        if (changes || was.kind == DT_PLACEMENT_SHARD)
+            (void)option_add(s, j, dt_placement_replicate());
+        if (changes && was.kind == DT_PLACEMENT_PARTIAL && s->meta->ndim > 0 &&
+            s->meta->sizes[longest] >= s->mesh->sizes[j])
+            (void)option_add(s, j, dt_placement_shard(longest));
+    }
+    return goal;
+}
+
+/* Cheapest path on one mesh into the plan. False: none. */
+static bool find_path(search_t *s, const dt_layout_t *from, const dt_layout_t *to,
+                      dt_shard_plan_t *plan)
+{
+    int goal = options_init(s, from, to), head = 0, tail = 1;
+    for (int i = 0; i < 1 << (2 * s->mesh->ndim); i++)
+        s->cost[i] = DBL_MAX;
+    s->cost[0] = 0;
+    while (head != tail) {
+        int state = s->queue[head++ & (STATE_MAX - 1)];
+        s->is_queued[state] = false;
+        relax(s, state, &tail);
+    }
+    for (int at = goal; s->cost[goal] < DBL_MAX && at != 0; at = s->came_from[at])
+        plan->step_count++;
+    if (s->cost[goal] == DBL_MAX || plan->step_count > DT_SHARD_STEP_MAX) {
+        plan->step_count = 0;
+        return false;
+    }
+    int at = goal;
+    for (uint32_t k = plan->step_count; k > 0; at = s->came_from[at])
+        plan->steps[--k] = s->how[at];
+    plan->cost_us = s->cost[goal];
+    return true;
+}
+
+/* ---- the exchange as one step: what the busiest device receives, by the worst link ---- */
+
+typedef struct load {
+    int64_t bytes, messages;
+} load_t;
+
+/* What the device at place i of the target receives. */
+static load_t load_of(const dt_shard_pair_t *pair, uint32_t i, int64_t parts, int64_t copies)
+{
+    int64_t own = dt_shard_mesh_find(pair->from_mesh, pair->to_mesh->vdevs[i]);
+    int64_t item = (int64_t)dt_dtype_bytes(pair->meta->dtype);
+    load_t load = {.bytes = item, .messages = parts};
+    int64_t kept = own >= 0 ? item : 0;
+    dt_shard_box_t a, b;
+    (void)dt_shard_box(pair->to, pair->to_mesh, pair->meta->ndim, pair->meta->sizes, i, &b);
+    (void)dt_shard_box(pair->from, pair->from_mesh, pair->meta->ndim, pair->meta->sizes,
+                       own >= 0 ? (uint32_t)own : 0, &a);
+    for (unsigned d = 0; d < pair->meta->ndim; d++) {
+        dt_shard_span_t x = a.spans[d], y = b.spans[d];
+        int64_t len = dt_shard_span_size(&y), cut = x.length > 0 ? x.length : 1, both = 0;
+        for (int64_t g = 0; g < x.groups; g++)
+            for (int64_t h = 0; h < y.groups; h++) {
+                int64_t lo = x.lo + g * x.stride, hi = lo + x.length, to = y.lo + h * y.stride;
+                lo = lo > to ? lo : to;
+                hi = hi < to + y.length ? hi : to + y.length;
+                both += hi > lo ? hi - lo : 0;
+            }
+        load.bytes *= len;
+        kept *= both;
+        load.messages *= (len + cut - 1) / cut;
+    }
+    load.bytes = parts > 1 ? load.bytes * (parts + copies - 2) / copies : load.bytes - kept;
+    return load;
+}
+
+static dt_shard_step_t price_exchange(const dt_shard_pair_t *pair,
+                                      const dt_shard_topology_t *topology)
+{
+    const dt_shard_mesh_t *from = pair->from_mesh, *to = pair->to_mesh;
+    int64_t parts = 1, copies = to->count, messages = 1, most = 0;
+    uint8_t link = DT_SHARD_LINK_SELF, links[DT_RECORD_MESH_DIM_MAX];
+    links_of(from, topology, links);
+    for (unsigned j = 0; j < from->ndim; j++) {
+        parts *= pair->from->placements[j].kind == DT_PLACEMENT_PARTIAL ? from->sizes[j] : 1;
+        link = links[j] > link ? links[j] : link;
+    }
+    for (unsigned j = 0; j < to->ndim; j++)
+        copies /=
+            pair->to->placements[j].kind == DT_PLACEMENT_REPLICATE ? 1 : (int64_t)to->sizes[j];
+    for (uint32_t i = 0; i < to->count; i++) {
+        load_t load = load_of(pair, i, parts, copies);
+        uint8_t reach = link_between(topology, to->vdevs[i], from->vdevs[i % from->count]);
+        most = load.bytes > most ? load.bytes : most;
+        messages = load.messages > messages ? load.messages : messages;
+        link = reach > link ? reach : link;
+    }
+    double us = (parts > 1 ? 2 : 1) * topology->latency_us[link] +
+                (double)messages * topology->message_us[link] +
+                (double)most * topology->us_per_byte[link];
+    return (dt_shard_step_t){.kind = DT_SHARD_STEP_EXCHANGE,
+                             .from = dt_placement_replicate(),
+                             .to = dt_placement_replicate(),
+                             .recv_bytes = most,
+                             .cost_us = us};
+}
+
+/* Between meshes: does every device hold all its box already? */
+static bool covers(const dt_shard_pair_t *pair)
+{
+    for (uint32_t i = 0; i < pair->to_mesh->count; i++)
+        if (load_of(pair, i, 1, 1).bytes != 0)
+            return false;
+    return true;
+}
+
+static void choose(search_t *s, const dt_shard_pair_t *pair, dt_shard_plan_t *plan)
+{
+    bool is_one = dt_shard_mesh_equal(pair->from_mesh, pair->to_mesh);
+    uint32_t from = kinds_of(pair->from, pair->from_mesh), to = kinds_of(pair->to, pair->to_mesh);
+    uint32_t partial = 1u << DT_PLACEMENT_PARTIAL, moves = 0;
+    links_of(pair->from_mesh, s->topology, s->links);
+    if (is_one && pair->from_mesh->ndim <= SEARCH_DIM_MAX &&
+        find_path(s, pair->from, pair->to, plan)) {
+        for (uint32_t k = 0; k < plan->step_count; k++) {
+            moves += plan->steps[k].kind >= DT_SHARD_STEP_ALL_REDUCE;
+            plan->recv_bytes += plan->steps[k].recv_bytes;
+        }
+        if (moves == 0 || plan->step_count == 1)
+            return;
+    }
+    dt_shard_step_t other = price_exchange(pair, s->topology);
+    if (moves > 0 && other.cost_us > plan->cost_us)
+        return;
+    if (!(from & partial) && !is_one && covers(pair))
+        other.kind = to & partial ? DT_SHARD_STEP_FILL : DT_SHARD_STEP_SLICE;
+    else if (!is_one && (from | to) <= 1u << DT_PLACEMENT_REPLICATE)
+        other.kind = DT_SHARD_STEP_BROADCAST;
+    *plan = (dt_shard_plan_t){.step_count = 1,
+                              .steps = {other},
+                              .cost_us = other.cost_us,
+                              .recv_bytes = other.recv_bytes};
+}
+
+dt_status_t dt_shard_plan_choose(const dt_shard_pair_t *pair, const dt_shard_topology_t *topology,
+                                 dt_shard_plan_t *ret_plan, dt_error_t *err)
+{
+    DT_TRY(dt_layout_check(pair->from, pair->from_mesh, pair->meta, err));
+    DT_TRY(dt_layout_check(pair->to, pair->to_mesh, pair->meta, err));
+    search_t *search = calloc(1, sizeof *search);
+    if (!search)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory to plan a redistribution");
+    search->meta = pair->meta;
+    search->mesh = pair->from_mesh;
+    search->topology = topology ? topology : &dt_shard_topology_default;
+    *ret_plan = (dt_shard_plan_t){.step_count = 0};
+    choose(search, pair, ret_plan);
+    free(search);
+    return DT_OK;
+}
+
+dt_layout_t dt_shard_plan_layout(const dt_layout_t *from, const dt_layout_t *to,
+                                 const dt_shard_step_t *steps, uint32_t step_count, uint32_t done)
+{
+    dt_layout_t layout = *from;
+    if (done >= step_count)
+        return *to;
+    for (uint32_t k = 0; k < done; k++)
+        for (unsigned j = 0; j < layout.ndim; j++)
+            if (steps[k].mesh_dims >> j & 1)
+                layout.placements[j] = steps[k].to;
+    return layout;
+}
+
+/* ---- on the wire ---- */
+
+uint8_t *dt_shard_steps_put(uint8_t *at, const dt_shard_step_t *steps, uint32_t step_count)
+{
+    at = dt_varint_put(at, step_count);
+    for (uint32_t k = 0; k < step_count; k++) {
+        *at++ = steps[k].kind;
+        at = dt_varint_put(at, steps[k].mesh_dims);
+        at = dt_record_put_placement(at, &steps[k].from);
+        at = dt_record_put_placement(at, &steps[k].to);
+        *at++ = 0; /* the queue */
+    }
+    return at;
+}
+
+void dt_shard_steps_get(dt_cursor_t *cursor, dt_shard_step_t *ret_steps, uint32_t *ret_count)
+{
+    *ret_count = (uint32_t)dt_cursor_bounded(cursor, DT_SHARD_STEP_MAX);
+    for (uint32_t k = 0; k < *ret_count; k++) {
+        dt_shard_step_t *step = &ret_steps[k];
+        *step = (dt_shard_step_t){.kind = dt_cursor_u8(cursor)};
+        step->mesh_dims = (uint8_t)dt_cursor_bounded(cursor, UINT8_MAX);
+        dt_record_get_placement(cursor, &step->from);
+        dt_record_get_placement(cursor, &step->to);
+        (void)dt_cursor_u8(cursor);
+        if (step->kind == 0 || step->kind >= DT_SHARD_STEP_KIND_COUNT)
+            dt_cursor_fail(cursor, DT_FRAME_E_LIMIT);
+    }
+    if (cursor->error)
+        *ret_count = 0;
+}
