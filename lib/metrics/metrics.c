@@ -16,6 +16,7 @@
 #define TIMEOUT_S  5 /* of a connection without progress */
 #define MEMORY_MAX 16384
 #define BACKLOG    64
+#define ROOM       16 /* places that are kept for who comes next */
 
 /* One published text. Whoever takes it out of the slot owns it. */
 struct page {
@@ -26,8 +27,17 @@ struct page {
     char text[];
 };
 
+/* A connection that is open. */
+struct guest {
+    struct MHD_Connection *connection; /* NULL: free */
+    int fd;
+    int64_t began_ns;
+};
+
 struct dt_metrics {
     struct MHD_Daemon *daemon;
+    struct guest guests[DT_METRICS_CONNECTIONS_MAX]; /* HTTP thread */
+    unsigned guest_count;                            /* HTTP thread */
     _Atomic(struct page *) slot; /* the newest text that the HTTP thread has not taken */
     struct page *shown;          /* HTTP thread */
     char address[128];
@@ -121,6 +131,56 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
                        "nothing here; try /metrics, /healthz or /readyz");
 }
 
+/* ---- guests ---- */
+
+/* Whoever asks is answered in milliseconds, so those who have been here for longest when it gets
+ * full are slow by themselves, or mean to be: they make room. microhttpd closes what we shut. */
+static void make_room(struct dt_metrics *metrics)
+{
+    struct guest *oldest = NULL;
+    for (unsigned i = 0; i < DT_METRICS_CONNECTIONS_MAX; i++) {
+        struct guest *guest = &metrics->guests[i];
+        if (guest->connection && guest->fd >= 0 && (!oldest || guest->began_ns < oldest->began_ns))
+            oldest = guest;
+    }
+    if (!oldest)
+        return;
+    (void)shutdown(oldest->fd, SHUT_RDWR);
+    oldest->fd = -1;
+}
+
+static void guest_comes(struct dt_metrics *metrics, struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    unsigned at = 0;
+    while (at < DT_METRICS_CONNECTIONS_MAX && metrics->guests[at].connection)
+        at++;
+    if (at == DT_METRICS_CONNECTIONS_MAX)
+        return;
+    metrics->guests[at] = (struct guest){.connection = connection,
+                                         .fd = info ? info->connect_fd : -1,
+                                         .began_ns = dt_clock_mono_ns(dt_clock_system())};
+    if (++metrics->guest_count > DT_METRICS_CONNECTIONS_MAX - ROOM)
+        make_room(metrics);
+}
+
+static void on_guest(void *arg, struct MHD_Connection *connection, void **context,
+                     enum MHD_ConnectionNotificationCode what)
+{
+    struct dt_metrics *metrics = arg;
+    (void)context;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        guest_comes(metrics, connection);
+        return;
+    }
+    for (unsigned i = 0; i < DT_METRICS_CONNECTIONS_MAX; i++)
+        if (metrics->guests[i].connection == connection) {
+            metrics->guests[i].connection = NULL;
+            metrics->guest_count--;
+        }
+}
+
 /* ---- listening ---- */
 
 static dt_status_t split_address(const char *listen, char host[256], char port[16], dt_error_t *err)
@@ -206,10 +266,11 @@ dt_status_t dt_metrics_open(const dt_metrics_options_t *options, dt_metrics_t **
     name_address(fd, options->listen, metrics->address, sizeof metrics->address);
     metrics->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, handle, metrics, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)DT_METRICS_CONNECTIONS_MAX,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)MEMORY_MAX, is_tls ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END,
-        options->certificate_pem, MHD_OPTION_HTTPS_MEM_KEY, options->key_pem, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, on_guest, metrics, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)DT_METRICS_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_MAX,
+        is_tls ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END, options->certificate_pem,
+        MHD_OPTION_HTTPS_MEM_KEY, options->key_pem, MHD_OPTION_END);
     if (!metrics->daemon) {
         free(metrics);
         close(fd);

@@ -5,7 +5,8 @@
  * thread and a slow reader holds nobody up.
  * /healthz: 200 while texts keep coming, 503 when the last is older than DT_METRICS_STALE_MS.
  * /readyz: 200 when the last text said so, else 503 and the reason.
- * Limits: DT_METRICS_CONNECTIONS_MAX connections, 5 s each without progress. */
+ * Limits: DT_METRICS_CONNECTIONS_MAX connections, 5 s each without progress; when it gets full the
+ * oldest are closed, so that slow ones keep nobody out. */
 #ifndef DT_METRICS_METRICS_H
 #define DT_METRICS_METRICS_H
 #include <stdbool.h>

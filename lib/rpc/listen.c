@@ -31,6 +31,7 @@
 #define BACKLOG            1024
 #define SWEEP_NS           (1000 * DT_RPC_NS_PER_MS)
 #define PAUSE_NS           (100 * DT_RPC_NS_PER_MS) /* out of descriptors */
+#define SILENT_PART        5 /* then a fifth of the time for the first call is silence enough */
 #define CONNECTION_GONE_NS (2000 * DT_RPC_NS_PER_MS)
 
 /* ---- the table of connections ---- */
@@ -134,13 +135,15 @@ static void evict_silent(dt_rpc_server_t *server, int64_t now_ns)
     }
 }
 
-/* Make room for one connection. False: all of them have made calls. */
-static bool evict_oldest(dt_rpc_server_t *server, int64_t now_ns)
+/* Make room for one connection. False: all of them have made calls, or were accepted after
+ * `before_ns`, so that who is just about to call is not taken for one who never does. */
+static bool evict_oldest(dt_rpc_server_t *server, int64_t now_ns, int64_t before_ns)
 {
     dt_rpc_connection_t *oldest = NULL;
     for (size_t i = 0; i < server->connection_capacity; i++) {
         dt_rpc_connection_t *connection = server->connections[i];
         if (connection && !connection->is_gone && !connection->has_called &&
+            connection->accepted_ns < before_ns &&
             (!oldest || connection->accepted_ns < oldest->accepted_ns))
             oldest = connection;
     }
@@ -357,13 +360,14 @@ static void on_acceptable(void *arg, int events)
         if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (fd < 0) { /* no descriptor, no memory: it stays in the backlog for now */
-            (void)evict_oldest(server, now_ns);
+            int64_t silent_ns = server->options.handshake_ms * DT_RPC_NS_PER_MS / SILENT_PART;
+            (void)evict_oldest(server, now_ns, now_ns - silent_ns);
             listener->is_paused = true;
             dt_watch_set(listener->watch, 0);
             dt_timer_arm(server->sweep, dt_loop_now_ns() + PAUSE_NS);
             break;
         }
-        if (is_full(server) && !evict_oldest(server, now_ns))
+        if (is_full(server) && !evict_oldest(server, now_ns, INT64_MAX))
             refuse(listener, fd);
         else
             serve(listener, fd);

@@ -3,11 +3,14 @@
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <glob.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -188,6 +191,46 @@ Test(controller, is_ready_and_says_where_it_listens)
     answer = dt_test_http_get(dt_testcluster_metrics_port(tc, CTRL), "/other");
     cr_assert(answer && strstr(answer, "404"), "%s", answer ? answer : "no answer");
     free(answer);
+    stop(tc);
+}
+
+struct drip {
+    int fds[64];
+    atomic_bool is_over;
+};
+
+/* A byte now and then of a request that never ends. */
+static void *drip_on(void *arg)
+{
+    struct drip *drip = arg;
+    while (!atomic_load(&drip->is_over)) {
+        for (size_t i = 0; i < sizeof drip->fds / sizeof *drip->fds; i++)
+            (void)!send(drip->fds[i], "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        dt_test_pause_ms(20);
+    }
+    return NULL;
+}
+
+Test(controller, answers_on_its_metrics_port_beside_as_many_slow_clients_as_may_be)
+{
+    dt_testcluster_t *tc = alone(NULL);
+    struct drip drip = {.is_over = false};
+    pthread_t thread;
+    char port[16], *answer;
+    (void)snprintf(port, sizeof port, "%d", dt_testcluster_metrics_port(tc, CTRL));
+    for (size_t i = 0; i < sizeof drip.fds / sizeof *drip.fds; i++) {
+        drip.fds[i] = dt_rawpeer_connect(port);
+        cr_assert_geq(drip.fds[i], 0);
+        cr_assert_eq(send(drip.fds[i], "GET /", 5, MSG_NOSIGNAL), 5);
+    }
+    cr_assert_eq(pthread_create(&thread, NULL, drip_on, &drip), 0);
+    answer = dt_test_http_get(dt_testcluster_metrics_port(tc, CTRL), "/readyz");
+    cr_assert(answer && strstr(answer, "200 OK"), "%s", answer ? answer : "no answer");
+    free(answer);
+    atomic_store(&drip.is_over, true);
+    (void)pthread_join(thread, NULL);
+    for (size_t i = 0; i < sizeof drip.fds / sizeof *drip.fds; i++)
+        (void)close(drip.fds[i]);
     stop(tc);
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -488,6 +489,39 @@ Test(rpc, makes_room_by_closing_who_says_nothing_and_names_the_crowd)
     close(extra);
     rpcnode_stop(&node);
     cr_assert(ge(int, node.refused, 1));
+}
+
+/* What keeps new connections out may be anything; who has just come and is about to call is not
+ * to be blamed for it. */
+Test(rpc, without_descriptors_closes_nobody_who_has_just_come)
+{
+    rpcnode_t node;
+    struct rlimit limit, tight;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    rpcnode_open(&node, &(dt_rpc_server_options_t){.handshake_ms = 10 * WAIT_MS});
+    rpcnode_start(&node);
+    rpcnode_serve(&node);
+    int guest = connect_to(node.socket_path);
+    int later = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (int i = 0; i < WAIT_TURNS && shown.connections < 1; i++)
+        rpcnode_act(&node, look);
+    cr_assert(eq(sz, shown.connections, 1));
+    cr_assert(eq(int, getrlimit(RLIMIT_NOFILE, &limit), 0));
+    tight = (struct rlimit){.rlim_cur = 3, .rlim_max = limit.rlim_max};
+    cr_assert(eq(int, setrlimit(RLIMIT_NOFILE, &tight), 0));
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", node.socket_path);
+    cr_assert(eq(int, connect(later, (struct sockaddr *)&address, sizeof address), 0));
+    cr_assert(not(is_closed_within(guest, 500)), "it was closed");
+    cr_assert(eq(int, setrlimit(RLIMIT_NOFILE, &limit), 0));
+    for (int i = 0; i < WAIT_TURNS && shown.connections < 2; i++) {
+        (void)poll(NULL, 0, 10);
+        rpcnode_act(&node, look);
+    }
+    cr_assert(eq(sz, shown.connections, 2), "the one that waited is served");
+    cr_assert(eq(u64, shown.silent, 0));
+    close(guest);
+    close(later);
+    rpcnode_stop(&node);
 }
 
 Test(rpc, refuses_a_connection_when_all_others_are_at_work)

@@ -139,35 +139,73 @@ Test(session, sessions_in_one_engine_do_not_see_each_other_and_one_without_memor
     end(&rig);
 }
 
-Test(session, an_operator_that_dies_ends_its_engine_only_and_is_named)
+/* How many events of a name there are. */
+static size_t count_events(rig_t *rig, const char *name)
+{
+    Dtorch__V1__EventList *list = dt_testcluster_events(rig->tc, 0);
+    size_t count = 0;
+    cr_assert_not_null(list);
+    for (size_t i = 0; i < list->n_events; i++)
+        count += strcmp(list->events[i]->name, name) == 0;
+    dtorch__v1__event_list__free_unpacked(list, NULL);
+    return count;
+}
+
+/* The operator dies of `signo` in one engine of a device; a session in another engine of the same
+ * device is in the middle of its work and notices nothing. */
+static void die_of(const char *operator_name, int signo, const char *word)
 {
     rig_t rig;
     begin(&rig, "Isolation=session\n");
     dt_sessionpeer_t *bad = connect_to(&rig, 0);
     dt_sessionpeer_t *good = connect_to(&rig, 0);
-    uint32_t crash = dt_sessionpeer_define_f32(bad, "fake::crash", 1, 1, four, 0, 0);
+    uint32_t crash = dt_sessionpeer_define_f32(bad, operator_name, 1, 1, four, 0, 0);
     uint32_t add = dt_sessionpeer_define_f32(good, "aten::add.Tensor", 2, 1, four, 0, 0);
     uint32_t add_bad = dt_sessionpeer_define_f32(bad, "aten::add.Tensor", 2, 1, four, 0, 0);
     uint64_t a = upload4(bad, ones);
-    uint64_t b = upload4(good, ones);
+    uint64_t b = upload4(good, ones), sum = b;
     expect_value(&rig, good, b, 1, 0);
     expect_value(&rig, bad, a, 1, 0);
+    for (int i = 0; i < 500; i++) /* some before it, some while it happens, some after it */
+        sum = op2(good, add, sum, b);
+    dt_sessionpeer_flush(good);
     uint64_t gone = dt_sessionpeer_op(bad, crash, &a, 1, true);
-    Dtorch__V1__SessionDown *down = failing(&rig, bad, gone);
-    cr_assert_str_eq(down->result->error->kind, "EngineLost", "%s", down->result->error->text);
-    cr_assert_str_eq(down->result->error->operator_name, "fake::crash");
-    cr_assert_eq(down->result->error->source_code, SIGFPE);
-    cr_assert_str_eq(down->result->error->node, "w0");
-    cr_assert_not_null(strstr(down->result->error->text, "SIGFPE"), "%s",
-                       down->result->error->text);
-    dtorch__v1__session_down__free_unpacked(down, NULL);
-    expect_value(&rig, good, op2(good, add, b, b), 2, 0);
+    uint64_t after = op2(bad, add_bad, gone, gone);
+    dt_sessionpeer_flush(bad);
+    for (int i = 0; i < 500; i++)
+        sum = op2(good, add, sum, b);
+    dt_sessionpeer_flush(good);
+    for (int i = 0; i < 2; i++) { /* what depends on it has the same cause */
+        Dtorch__V1__SessionDown *down = failing(&rig, bad, i ? after : gone);
+        const Dtorch__V1__OperatorError *error = down->result->error;
+        cr_assert_str_eq(error->kind, "EngineLost", "%s", error->text);
+        cr_assert_str_eq(error->operator_name, operator_name);
+        cr_assert_eq(error->source_code, signo);
+        cr_assert_str_eq(error->node, "w0");
+        cr_assert_eq(error->device, 0);
+        cr_assert_eq(error->vdev, 0);
+        cr_assert_eq(error->sequence, 5, "record %lu", (unsigned long)error->sequence);
+        cr_assert_not_null(strstr(error->text, word), "%s", error->text);
+        dtorch__v1__session_down__free_unpacked(down, NULL);
+    }
+    expect_value(&rig, good, sum, 1001, 0);
+    cr_assert_eq(count_events(&rig, "session-fault"), 1, "the other session was told something");
     expect_error(&rig, bad, a, "EngineLost");
     a = upload4(bad, ramp); /* on another engine now */
     expect_value(&rig, bad, op2(bad, add_bad, a, a), 2, 2);
     dt_sessionpeer_close(bad);
     dt_sessionpeer_close(good);
     end(&rig);
+}
+
+Test(session, an_operator_that_divides_by_zero_ends_its_engine_only_and_is_named)
+{
+    die_of("fake::crash", SIGFPE, "SIGFPE");
+}
+
+Test(session, an_operator_that_writes_where_it_must_not_ends_its_engine_only_and_is_named)
+{
+    die_of("fake::segv", SIGSEGV, "SIGSEGV");
 }
 
 static bool engine_is_busy(const Dtorch__V1__Node *node, void *arg)

@@ -138,6 +138,7 @@ Test(crash, of_a_kernel_names_it_and_the_session_goes_on)
                        failure.text);
     cr_assert_str_eq(failure.node, node);
     cr_assert_eq(failure.error.source_code, SIGFPE, "%s", failure.text);
+    cr_assert_eq(failure.device, bindings[0].device);
     dt_tensor_t *after = dt_clienttest_call2(session, "aten::add.Tensor", here, here);
     cr_assert_eq(dt_clienttest_fails(before, &failure), DT_ERR_LOST);
     cr_assert_eq(dt_clienttest_fails(here, &failure), DT_ERR_LOST, "what was there is lost");
@@ -150,6 +151,29 @@ Test(crash, of_a_kernel_names_it_and_the_session_goes_on)
     cr_assert_eq(crashes(tc), 1, "%d engines died of one call", crashes(tc));
     (void)dt_disconnect(other, PATIENCE_MS, &failure);
     end(tc, session, (dt_tensor_t *const[]){here, there, before, after}, 4);
+}
+
+Test(crash, of_a_kernel_is_not_noticed_in_another_engine_of_the_device)
+{
+    if (!has_torch())
+        cr_skip_test("needs the torch backend");
+    dt_testcluster_t *tc = start(1, "Isolation=session\n");
+    dt_session_t *session = connect_to(tc, 1), *other = connect_to(tc, 1);
+    dt_failure_t failure;
+    dt_tensor_t *lost = upload(session, 0, 1), *kept = upload(other, 0, 2);
+    expect_first(tc, lost, 1);
+    expect_first(tc, kept, 2);
+    expect_crash(session, &failure);
+    cr_assert_eq(failure.error.source_code, SIGFPE, "%s", failure.text);
+    dt_tensor_t *sum = dt_clienttest_call2(other, "aten::add.Tensor", kept, kept);
+    expect_first(tc, sum, 4);
+    expect_first(tc, kept, 2);
+    cr_assert_eq(dt_clienttest_fails(lost, &failure), DT_ERR_LOST);
+    expect_works(tc, session, 0);
+    dt_tensor_free(kept);
+    dt_tensor_free(sum);
+    dt_clienttest_disconnect(other); /* nothing of it failed */
+    end(tc, session, (dt_tensor_t *const[]){lost}, 1);
 }
 
 static bool engine_is_busy(const Dtorch__V1__Node *node, void *arg)
@@ -194,6 +218,10 @@ Test(crash, of_an_engine_in_the_middle_of_a_stream_is_told)
     cr_assert_eq(dt_clienttest_fails(more, &failure), DT_ERR_LOST, "%s", failure.error.text);
     cr_assert_str_eq(failure.kind, "EngineLost", "%s", failure.text);
     cr_assert_str_eq(failure.node, bindings[0].node);
+    cr_assert(failure.device == bindings[0].device && failure.vdev == 0, "device %u, vdev %u",
+              failure.device, failure.vdev);
+    cr_assert(strncmp(failure.operator_name, "aten::", 6) == 0 || failure.operator_name[0] == '\0',
+              "it was idle, or ran one of ours: %s", failure.operator_name);
     cr_assert_eq(dt_clienttest_fails(here, &failure), DT_ERR_LOST);
     expect_first(tc, there, 2);
     expect_works(tc, session, 1);

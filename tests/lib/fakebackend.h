@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "device/backend.h"
@@ -46,13 +47,14 @@ enum fake_op {
     FAKE_LIE,
     FAKE_SCALE,
     FAKE_CRASH, /* dies of SIGFPE */
+    FAKE_SEGV,  /* writes where it must not: SIGSEGV */
     FAKE_HANG,  /* never returns */
     FAKE_SLOW,  /* takes a millisecond */
     FAKE_OPS
 };
 static const char *const fake_names[FAKE_OPS] = {
     "aten::add.Tensor", "aten::add_.Tensor", "aten::view", "aten::fail", "aten::lie",
-    "aten::scale",      "fake::crash",       "fake::hang", "fake::slow",
+    "aten::scale",      "fake::crash",       "fake::segv", "fake::hang", "fake::slow",
 };
 
 static struct {
@@ -165,6 +167,9 @@ static dt_status_t fake_execute(void *device, void *op, const dt_value_t *args, 
         return DT_OK;
     case FAKE_CRASH:
         (void)raise(SIGFPE);
+        return DT_ERR_INTERNAL;
+    case FAKE_SEGV:
+        *(volatile char *)mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) = 1;
         return DT_ERR_INTERNAL;
     case FAKE_HANG:
         for (;;)
