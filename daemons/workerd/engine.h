@@ -17,12 +17,13 @@
 #define DT_ENGINE_FD_CONTROL 3
 #define DT_ENGINE_FD_PAGE    4
 /* From here on what sessions need; engine_door.h has the agent's side of it. */
-#define DT_ENGINE_FD_SETUP     5 /* dt_engine_setup_t, read-only; closed once it was read */
-#define DT_ENGINE_FD_META      6 /* rings of the metadata thread; closed once it is mapped */
-#define DT_ENGINE_FD_WAKE      7 /* eventfd: the executor sleeps on it */
-#define DT_ENGINE_FD_BELL      8 /* eventfd: the agent watches it */
-#define DT_ENGINE_FD_META_WAKE 9 /* eventfd: the metadata thread sleeps on it */
-#define DT_ENGINE_FD_LAST      9
+#define DT_ENGINE_FD_SETUP     5  /* dt_engine_setup_t, read-only; closed once it was read */
+#define DT_ENGINE_FD_META      6  /* rings of the metadata thread; closed once it is mapped */
+#define DT_ENGINE_FD_WAKE      7  /* eventfd: the executor sleeps on it */
+#define DT_ENGINE_FD_BELL      8  /* eventfd: the agent watches it */
+#define DT_ENGINE_FD_META_WAKE 9  /* eventfd: the metadata thread sleeps on it */
+#define DT_ENGINE_FD_MOVE_WAKE 10 /* eventfd: the communication thread sleeps on it */
+#define DT_ENGINE_FD_LAST      10
 
 typedef enum dt_engine_message_kind {
     DT_ENGINE_MESSAGE_HELLO =
@@ -31,19 +32,23 @@ typedef enum dt_engine_message_kind {
     DT_ENGINE_MESSAGE_FAILED,  /* engine: cannot come up, it exits. text: why */
     DT_ENGINE_MESSAGE_EXIT,    /* agent: end */
     DT_ENGINE_MESSAGE_OPEN,    /* agent: serve a session. value: its instance; three descriptors:
-                                  arena, channel, down rings (engine_channel.h) */
+                                  arena, channel, down rings (engine_channel.h); a fourth, the board
+                                  (transport/board.h), where others serve it too; member: ours */
     DT_ENGINE_MESSAGE_CLOSE,   /* agent: free all that an instance has */
     DT_ENGINE_MESSAGE_CLOSED,  /* engine: it is free */
     DT_ENGINE_MESSAGE_REFUSED, /* engine: an instance is not served. text: why */
     DT_ENGINE_MESSAGE_WINDOW,  /* agent: the window of an instance's program, in place of an earlier
                                   one; its descriptor, or none: there is no window any more */
     DT_ENGINE_MESSAGE_NO_WINDOW, /* engine: the window of an instance cannot be used. text: why */
+    DT_ENGINE_MESSAGE_PEER, /* agent: how to reach another member of an instance on this host; its
+                               arena, and the eventfd that wakes it */
 } dt_engine_message_kind_t;
 
 typedef struct dt_engine_message {
     uint32_t kind; /* dt_engine_message_kind_t */
     int32_t value;
     uint32_t window;     /* WINDOW: its number */
+    uint32_t member;     /* OPEN, PEER: of the board */
     uint32_t area_bytes; /* WINDOW: where this engine puts what is fetched; 0: it has no area */
     uint64_t area_place;
     char text[232]; /* NUL-terminated */

@@ -54,11 +54,12 @@ dt_status_t dt_engine_door_open(const dt_engine_setup_t *setup, dt_engine_door_t
                                 dt_error_t *err)
 {
     memset(ret_door, 0, sizeof *ret_door);
-    ret_door->setup = ret_door->meta_fd = ret_door->wake = ret_door->bell = ret_door->meta_wake =
-        -1;
+    ret_door->setup = ret_door->meta_fd = ret_door->wake = ret_door->bell = -1;
+    ret_door->meta_wake = ret_door->move_wake = -1;
     DT_TRY(dt_ring_wake_create(&ret_door->wake, err));
     DT_TRY(dt_ring_wake_create(&ret_door->bell, err));
     DT_TRY(dt_ring_wake_create(&ret_door->meta_wake, err));
+    DT_TRY(dt_ring_wake_create(&ret_door->move_wake, err));
     DT_TRY(setup_write(setup, ret_door, err));
     return meta_make(ret_door, err);
 }
@@ -70,6 +71,7 @@ void dt_engine_door_fds(const dt_engine_door_t *door, dt_child_fd_t fds[DT_ENGIN
     fds[2] = (dt_child_fd_t){door->wake, DT_ENGINE_FD_WAKE};
     fds[3] = (dt_child_fd_t){door->bell, DT_ENGINE_FD_BELL};
     fds[4] = (dt_child_fd_t){door->meta_wake, DT_ENGINE_FD_META_WAKE};
+    fds[5] = (dt_child_fd_t){door->move_wake, DT_ENGINE_FD_MOVE_WAKE};
 }
 
 void dt_engine_door_started(dt_engine_door_t *door)
@@ -84,6 +86,7 @@ void dt_engine_door_close(dt_engine_door_t *door)
     close_fd(&door->wake);
     close_fd(&door->bell);
     close_fd(&door->meta_wake);
+    close_fd(&door->move_wake);
     dt_memfd_unmap(door->meta, DT_CHANNEL_META_SIZE);
     door->meta = NULL;
 }

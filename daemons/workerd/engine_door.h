@@ -6,7 +6,7 @@
 #include "engine_setup.h"
 #include "loop/child.h"
 
-#define DT_ENGINE_DOOR_FDS 5
+#define DT_ENGINE_DOOR_FDS 6
 
 typedef struct dt_engine_door {
     int setup;     /* until it has started, then -1 */
@@ -14,6 +14,7 @@ typedef struct dt_engine_door {
     int wake;      /* its executor sleeps on it */
     int bell;      /* we watch it */
     int meta_wake; /* its metadata thread sleeps on it */
+    int move_wake; /* its communication thread sleeps on it; its peers have it too */
     void *meta;    /* DT_CHANNEL_META_SIZE */
     dt_ring_writer_t queries;
     dt_ring_reader_t answers;

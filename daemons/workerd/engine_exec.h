@@ -27,6 +27,7 @@
 #include "engine_channel.h"
 #include "shm/arena.h"
 #include "shm/engine_page.h"
+#include "transport/transport.h"
 
 #define DT_EXEC_QUANTUM_NS    INT64_C(1000000)
 #define DT_EXEC_SAVED_NS      INT64_C(100000000) /* what an idle session may catch up with */
@@ -54,6 +55,7 @@ typedef struct dt_exec_options {
     const dt_clock_t *clock;     /* kept */
     int wake;                    /* kept; eventfd on which this thread sleeps, -1 in tests */
     int bell;                    /* kept; eventfd of the agent, -1 in tests */
+    dt_transport_t *transport;   /* kept; NULL: redistributions are refused */
 } dt_exec_options_t;
 
 /* The memory of one session, mapped. */

@@ -16,7 +16,7 @@
 
 #include "engine.h"
 
-#define DT_ENGINE_FILES_MAX 256
+#define DT_ENGINE_FILES_MAX 1024 /* a wake for each peer of each session */
 
 #if defined(__x86_64__)
 #define DT_ENGINE_AUDIT_ARCH AUDIT_ARCH_X86_64

@@ -18,17 +18,19 @@
 #include "engine_setup.h"
 #include "shm/memfd.h"
 #include "shm/seqpacket.h"
+#include "transport/transport.h"
 #include "wire/bulk.h"
 
-#define DT_ENGINE_HOST_FDS 3 /* of an OPEN: arena, channel, down */
+#define DT_ENGINE_HOST_FDS 3 /* of an OPEN: arena, channel, down; and a board if there is one */
 
 struct dt_engine_host {
     dt_engine_page_t *page;
     dt_engine_setup_t setup;
     dt_loader_run_t run;
-    void *device;       /* NULL: this engine has none */
-    dt_error_t refusal; /* then why not */
-    dt_exec_t *exec;    /* NULL: likewise */
+    void *device;              /* NULL: this engine has none */
+    dt_error_t refusal;        /* then why not */
+    dt_exec_t *exec;           /* NULL: likewise */
+    dt_transport_t *transport; /* NULL: likewise */
     dt_engine_meta_t *meta;
     void *meta_memory; /* DT_CHANNEL_META_SIZE */
 };
@@ -182,6 +184,9 @@ dt_status_t dt_engine_host_open(dt_engine_page_t *page, dt_engine_host_t **ret_h
     if (device_open(host, &host->refusal) != DT_OK)
         return DT_OK; /* it serves no session, and says why to each */
     warm_up(host);
+    const dt_transport_options_t moves = {.wake = DT_ENGINE_FD_MOVE_WAKE,
+                                          .executor = DT_ENGINE_FD_WAKE};
+    DT_TRY(dt_transport_create(&moves, &host->transport, err));
     const dt_exec_options_t options = {
         .backend = &host->run.table,
         .device = host->device,
@@ -189,6 +194,7 @@ dt_status_t dt_engine_host_open(dt_engine_page_t *page, dt_engine_host_t **ret_h
         .clock = dt_clock_system(),
         .wake = DT_ENGINE_FD_WAKE,
         .bell = DT_ENGINE_FD_BELL,
+        .transport = host->transport,
     };
     return dt_exec_create(&options, &host->exec, err);
 }
@@ -235,24 +241,40 @@ static dt_status_t session_map(host_session_t *session, int *fds, dt_exec_memory
     return DT_OK;
 }
 
-static dt_status_t session_open(dt_engine_host_t *host, uint32_t instance, int *fds, int fd_count,
-                                dt_error_t *err)
+/* An executor that moves nothing has not told the transport of its session. */
+static dt_status_t board_take(dt_engine_host_t *host, const dt_engine_message_t *message, int fd,
+                              dt_error_t *err)
 {
+    dt_status_t status =
+        dt_transport_board(host->transport, (uint32_t)message->value, fd, message->member, err);
+    return status == DT_ERR_NOT_FOUND ? DT_OK : status;
+}
+
+static dt_status_t session_open(dt_engine_host_t *host, const dt_engine_message_t *message,
+                                int *fds, int fd_count, dt_error_t *err)
+{
+    uint32_t instance = (uint32_t)message->value;
     host_session_t *session = calloc(1, sizeof *session);
     dt_exec_memory_t memory = {.closed = on_session_closed, .arg = session};
     if (!session)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
     session->host = host;
     session->instance = instance;
-    dt_status_t status = fd_count == DT_ENGINE_HOST_FDS && host->exec
+    dt_status_t status = fd_count >= DT_ENGINE_HOST_FDS && host->exec
                              ? session_map(session, fds, &memory, err)
                              : dt_fail(err, DT_ERR_NOT_FOUND, "dt", fd_count,
                                        "backend \"%s\" executes nothing here: %s",
                                        host->setup.backend, host->refusal.text);
     if (status == DT_OK)
         status = dt_exec_open(host->exec, instance, &memory, err);
-    if (status == DT_OK)
-        return DT_OK;
+    if (status == DT_OK) {
+        status = fd_count > DT_ENGINE_HOST_FDS
+                     ? board_take(host, message, fds[DT_ENGINE_HOST_FDS], err)
+                     : DT_OK;
+        if (status != DT_OK)
+            dt_exec_close(host->exec, instance); /* which gives the memory back */
+        return status;
+    }
     dt_shm_arena_close(memory.arena);
     dt_memfd_unmap(memory.channel, DT_CHANNEL_BYTES);
     dt_memfd_unmap(session->down, DT_CHANNEL_DOWN_BYTES);
@@ -260,16 +282,36 @@ static dt_status_t session_open(dt_engine_host_t *host, uint32_t instance, int *
     return status;
 }
 
-static void on_open(dt_engine_host_t *host, uint32_t instance, int *fds, int fd_count)
+static void on_open(dt_engine_host_t *host, const dt_engine_message_t *message, int *fds,
+                    int fd_count)
 {
     dt_error_t err = {0};
-    if (session_open(host, instance, fds, fd_count, &err) != DT_OK)
-        say(DT_ENGINE_MESSAGE_REFUSED, instance, err.text);
+    if (session_open(host, message, fds, fd_count, &err) != DT_OK)
+        say(DT_ENGINE_MESSAGE_REFUSED, (uint32_t)message->value, err.text);
     for (int i = 0; i < fd_count; i++)
         if (fds[i] >= 0)
             (void)close(fds[i]);
     if (host->exec)
         show_state(host);
+}
+
+/* A peer that cannot be reached is as good as lost, and so are we to it. */
+static void on_peer(dt_engine_host_t *host, const dt_engine_message_t *message, int *fds,
+                    int fd_count)
+{
+    dt_error_t err = {0};
+    uint32_t instance = (uint32_t)message->value;
+    if (host->transport && fd_count == 2) {
+        dt_status_t status =
+            dt_transport_peer(host->transport, instance, message->member, fds[0], fds[1], &err);
+        if (status == DT_OK)
+            fds[1] = -1;                     /* taken */
+        else if (status != DT_ERR_NOT_FOUND) /* the session was refused */
+            say(DT_ENGINE_MESSAGE_REFUSED, instance, err.text);
+    }
+    for (int i = 0; i < fd_count; i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]);
 }
 
 /* A window that cannot be mapped is none: the program's bytes come another way. */
@@ -309,7 +351,9 @@ static bool control_read(dt_engine_host_t *host)
         if (status != DT_OK || message.kind == DT_ENGINE_MESSAGE_EXIT)
             return false;
         if (message.kind == DT_ENGINE_MESSAGE_OPEN) {
-            on_open(host, (uint32_t)message.value, fds, fd_count);
+            on_open(host, &message, fds, fd_count);
+        } else if (message.kind == DT_ENGINE_MESSAGE_PEER) {
+            on_peer(host, &message, fds, fd_count);
         } else if (message.kind == DT_ENGINE_MESSAGE_WINDOW) {
             on_window(host, &message, fds, fd_count);
         } else if (message.kind == DT_ENGINE_MESSAGE_CLOSE && host->exec) {

@@ -117,13 +117,18 @@ static dt_status_t rings_join(dt_node_instance_t *instance, dt_node_member_t *me
 static void member_open(dt_node_instance_t *instance, dt_node_member_t *member)
 {
     dt_engines_t *engines = instance->owner->options.engines;
-    const int fds[] = {member->arena_fd, member->channel_fd, instance->down_readonly_fd};
+    const int fds[] = {member->arena_fd, member->channel_fd, instance->down_readonly_fd,
+                       instance->board_fd};
+    const dt_engine_message_t message = {.kind = DT_ENGINE_MESSAGE_OPEN,
+                                         .value = (int32_t)instance->number,
+                                         .member = (uint32_t)(member - instance->members)};
     if (!member->host || member->is_opened || !dt_engines_is_ready(engines, member->host->engine))
         return;
     member->is_opened = true;
-    if (dt_engines_say(engines, member->host->engine, DT_ENGINE_MESSAGE_OPEN, instance->number, fds,
-                       3) != DT_OK)
+    if (dt_engines_send(engines, member->host->engine, &message, fds, instance->board ? 4 : 3) !=
+        DT_OK)
         dt_engines_kill(engines, member->host->engine); /* it does not read its messages */
+    dt_node_peers_show(instance, member);
     dt_node_data_show(instance, member);
 }
 
@@ -134,9 +139,7 @@ static dt_status_t member_start(dt_node_instance_t *instance, dt_node_member_t *
     DT_TRY(host_take(instance->owner, member->device, instance->isolation, &host, err));
     member->host = host;
     DT_TRY(channel_make(instance, member, limit_bytes, err));
-    DT_TRY(rings_join(instance, member, err));
-    member_open(instance, member);
-    return DT_OK;
+    return rings_join(instance, member, err);
 }
 
 /* Its engine is gone, or the instance ends. */
@@ -146,6 +149,7 @@ static void member_leave(dt_node_instance_t *instance, dt_node_member_t *member)
         dt_ring_leave(&instance->frames, member->frames_reader);
         dt_ring_leave(&instance->bulk, member->bulk_reader);
     }
+    dt_node_peers_lose(instance, member);
     member->host = NULL;
     dt_memfd_unmap(member->channel, DT_CHANNEL_BYTES);
     member->channel = NULL;
@@ -241,6 +245,7 @@ static void instance_free(dt_node_instance_t *instance)
         free(instance->members[i].vdevs);
     }
     dt_node_up_free(instance);
+    dt_node_peers_free(instance);
     dt_memfd_unmap(instance->down, DT_CHANNEL_DOWN_BYTES);
     if (instance->down_fd >= 0)
         (void)close(instance->down_fd);
@@ -359,6 +364,11 @@ static dt_status_t down_make(dt_node_instance_t *instance, dt_error_t *err)
                                DT_CHANNEL_BULK_BYTES, err);
 }
 
+static uint64_t limit_of(const Dtorch__V1__SessionOpen *open)
+{
+    return open->memory_limit_bytes ? open->memory_limit_bytes : DT_NODE_SESSIONS_MEMORY;
+}
+
 static dt_status_t instance_make(dt_node_sessions_t *sessions, const Dtorch__V1__SessionOpen *open,
                                  dt_node_instance_t **ret_instance, dt_error_t *err)
 {
@@ -373,13 +383,15 @@ static dt_status_t instance_make(dt_node_sessions_t *sessions, const Dtorch__V1_
     instance->number = ++sessions->last_number;
     instance->session = open->session;
     instance->epoch = open->epoch;
-    instance->down_fd = instance->down_readonly_fd = -1;
+    instance->down_fd = instance->down_readonly_fd = instance->board_fd = -1;
     memcpy(instance->key, open->key.data, sizeof instance->key);
     isolation_fill(sessions, instance, open->tenant);
     dt_list_init(&instance->kept);
     dt_status_t status = members_fill(instance, open, err);
     if (status == DT_OK)
         status = down_make(instance, err);
+    if (status == DT_OK)
+        status = dt_node_peers_create(instance, limit_of(open), err);
     if (status != DT_OK) {
         instance_free(instance);
         return status;
@@ -409,11 +421,9 @@ void dt_node_sessions_open(dt_node_sessions_t *sessions, const Dtorch__V1__Sessi
                    DT_LOG_E(&err));
         return;
     }
-    uint64_t limit_bytes =
-        open->memory_limit_bytes ? open->memory_limit_bytes : DT_NODE_SESSIONS_MEMORY;
     for (uint32_t i = 0; i < instance->member_count; i++) {
         dt_node_member_t *member = &instance->members[i];
-        if (member_start(instance, member, limit_bytes, &err) == DT_OK)
+        if (member_start(instance, member, limit_of(open), &err) == DT_OK)
             continue;
         tell_lost(instance, member, err.text, NULL);
         dt_node_host_t *host = member->host;
@@ -421,6 +431,8 @@ void dt_node_sessions_open(dt_node_sessions_t *sessions, const Dtorch__V1__Sessi
         if (host)
             host_leave(sessions, host);
     }
+    for (uint32_t i = 0; i < instance->member_count; i++)
+        member_open(instance, &instance->members[i]); /* now that all have what the others need */
     dt_log_info("session opened", DT_LOG_U("session", open->session),
                 DT_LOG_S("program", open->program), DT_LOG_U("devices", instance->member_count),
                 DT_LOG_U("instance", instance->number));

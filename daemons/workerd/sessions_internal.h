@@ -3,6 +3,7 @@
  *   sessions_stream.c  the stream of one instance: dialing, what comes down
  *   sessions_up.c      what goes up: kept, numbered, sent, sent again
  *   sessions_data.c    data connections: tensor bytes past the controller
+ *   sessions_peers.c   engines that move tensors between each other: their board, who reaches whom
  *   chunk.c            chunks, read in place */
 #ifndef DT_WORKERD_SESSIONS_INTERNAL_H
 #define DT_WORKERD_SESSIONS_INTERNAL_H
@@ -12,6 +13,7 @@
 #include "dtorch/v1/session.pb-c.h"
 #include "engine_channel.h"
 #include "sessions.h"
+#include "transport/board.h"
 #include "wire/bulk.h"
 
 #define DT_NODE_SESSION_KEY_BYTES 16u
@@ -69,6 +71,8 @@ typedef struct dt_node_instance {
     char isolation[96];
     dt_node_member_t *members; /* (member_count) */
     uint32_t member_count;
+    dt_board_t *board; /* NULL: its one engine is all there is */
+    int board_fd;
     int down_fd;
     int down_readonly_fd;
     void *down; /* DT_CHANNEL_DOWN_BYTES */
@@ -134,6 +138,16 @@ void dt_node_data_resume(dt_node_instance_t *instance);
 /* An engine was opened: it gets the window, if there is one. */
 void dt_node_data_show(dt_node_instance_t *instance, dt_node_member_t *member);
 void dt_node_data_no_window(dt_node_instance_t *instance, const char *why);
+
+/* sessions_peers.c */
+/* Make the board of an instance whose members are filled. */
+dt_status_t dt_node_peers_create(dt_node_instance_t *instance, uint64_t limit_bytes,
+                                 dt_error_t *err);
+/* An engine was opened: it gets what reaches the others. */
+void dt_node_peers_show(dt_node_instance_t *instance, dt_node_member_t *member);
+/* An engine is gone: those that wait for it do so no more. */
+void dt_node_peers_lose(dt_node_instance_t *instance, dt_node_member_t *member);
+void dt_node_peers_free(dt_node_instance_t *instance);
 
 /* sessions_up.c */
 /* Take a message over. False: no memory; the session is then ended by the caller. */
