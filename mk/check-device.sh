@@ -38,6 +38,7 @@ if [ -n "$whole" ]; then
 else
     run traps "$python" tests/python/device_traps.py
     run process "$python" tests/python/device_process.py
+    run linear "$python" tests/python/device_linear.py
     run train "$python" tests/python/device_train.py
     run models "$python" tests/python/device_models.py
     run random "$python" tests/python/device_random.py --count=60

@@ -636,6 +636,29 @@ static void make_addbmm(dt_gen_t *g, const char *how)
     dt_gen_tensor(g, dtype, 3, right);
 }
 
+static void make_linear(dt_gen_t *g, const char *how)
+{
+    int64_t sizes[DIM_MAX];
+    unsigned ndim = dt_gen_shape(g, 1, 4, sizes), dtype = dt_gen_dtype(g, how);
+    const int64_t weight[2] = {dt_gen_size(g), sizes[ndim - 1]};
+    dt_gen_tensor(g, dtype, ndim, sizes);
+    dt_gen_tensor(g, dtype, 2, weight);
+    if (dt_gen_chance(g, 50))
+        dt_gen_tensor(g, dtype, 1, weight);
+}
+
+static void make_linear_backward(dt_gen_t *g, const char *how)
+{
+    int64_t sizes[DIM_MAX];
+    unsigned ndim = dt_gen_shape(g, 1, 4, sizes), dtype = dt_gen_dtype(g, how);
+    const int64_t weight[2] = {dt_gen_size(g), sizes[ndim - 1]};
+    dt_gen_tensor(g, dtype, ndim, sizes);
+    sizes[ndim - 1] = weight[0];
+    dt_gen_tensor(g, dtype, ndim, sizes);
+    dt_gen_tensor(g, dtype, 2, weight);
+    dt_gen_mask(g, 3);
+}
+
 static void make_dot(dt_gen_t *g, const char *how)
 {
     unsigned dtype = dt_gen_dtype(g, how);
@@ -794,6 +817,8 @@ static const dt_rules_row_t rows[] = {
     {"aten::log_sigmoid_backward", make_three, FLOATS},
     {"aten::linalg_lu_solve", make_lu_solve, "fdcz"},
     {"aten::addbmm", make_addbmm, "fdhbi"},
+    {"aten::linear", make_linear, "fdhb"},
+    {"aten::linear_backward", make_linear_backward, "fdhb"},
     {"aten::dot", make_dot, "fdhbicz"},
     {"aten::vdot", make_dot, "fdhbicz"},
     {"aten::logcumsumexp", make_x_dim, "fdhbc"},

@@ -1,8 +1,9 @@
-/* Composites that are decomposed by hand; see composites.cpp. */
+/* Composites that are decomposed by hand, composites.cpp, and those that are not, linear.cpp. */
 #ifndef DT_PYTHON_COMPOSITES_H
 #define DT_PYTHON_COMPOSITES_H
 #include <ATen/core/Tensor.h>
 #include <optional>
+#include <torch/library.h>
 #include <tuple>
 #include <vector>
 
@@ -21,6 +22,9 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
                                             const std::optional<at::Tensor> &hidden_bias);
 bool is_mask_left_aligned(const at::Tensor &tensor, const at::Tensor &mask);
 std::vector<at::Tensor> tensor_split(const at::Tensor &self, const at::Tensor &where, int64_t dim);
+
+/* Register aten::linear and aten::linear_backward, which go to the device whole. */
+void register_linear(torch::Library &device, torch::Library &autograd);
 
 } // namespace dt_pu
 #endif

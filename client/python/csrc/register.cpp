@@ -137,7 +137,7 @@ void register_by_hand(torch::Library &lib, std::set<std::string> &done)
 }
 
 /* inference_mode takes the autograd keys away: composites are registered for both. */
-void register_composites()
+void register_composites(torch::Library &device)
 {
     static auto *lib = new torch::Library(
         torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
@@ -146,6 +146,7 @@ void register_composites()
     lib->impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
     lib->impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
     lib->impl("tensor_split.tensor_indices_or_sections", TORCH_FN(tensor_split));
+    register_linear(device, *lib);
 }
 
 } // namespace
@@ -159,7 +160,7 @@ int register_all()
         return count;
     register_device();
     register_by_hand(*lib, done);
-    register_composites();
+    register_composites(*lib);
     count = (int)done.size();
     c10::Dispatcher &dispatcher = c10::Dispatcher::singleton();
     for (const c10::OperatorName &name : dispatcher.getAllOpNames()) {

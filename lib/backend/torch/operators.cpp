@@ -64,6 +64,7 @@ void register_operators()
     lib->def("set_generator_state(Generator generator, Tensor state) -> ()",
              torch::CppFunction::makeFromBoxedFunction<&set_generator_state>());
     lib->def("metadata(Tensor tensor) -> Tensor", metadata);
+    register_linear();
 }
 
 } // namespace dt_torch

@@ -123,6 +123,7 @@ template <typename F> dt_status_t guarded(dt_error_t *err, F &&body) noexcept
 
 /* operators.cpp: once a process, before any is looked for. */
 void register_operators();
+void register_linear(); /* linear.cpp */
 /* schema.cpp */
 dt_status_t find_op(Device *device, const char *name, Op **ret_op, dt_error_t *err);
 /* values.cpp: push all arguments of `op` onto `stack`. Throws ValueMismatch. */
