@@ -142,11 +142,12 @@ static bool put_input(struct parse *p, void *handle)
         call->handles[call->input_count] = tensor;
         call->inputs[call->input_count] = tensor->id;
     }
-    if (call->input_count > 0 && vdev != call->vdev) {
+    if (call->input_count > 0 && vdev != call->vdev && p->session->track.mesh_count == 0) {
         p->trouble = "tensors lie on different virtual devices";
         return false;
     }
-    call->vdev = vdev;
+    if (call->input_count == 0)
+        call->vdev = vdev;
     call->metas[call->input_count++] = meta;
     key_put(call, &meta, sizeof meta);
     return true;
@@ -451,28 +452,33 @@ const dt_client_signature_t *dt_client_promote(dt_session_t *session, dt_client_
     return NULL;
 }
 
+dt_status_t dt_client_signature_add(dt_client_cache_t *cache, dt_client_signature_t *signature)
+{
+    if (cache->signature_count == cache->signature_cap) {
+        uint32_t cap = cache->signature_cap ? 2 * cache->signature_cap : 256;
+        void *grown = realloc(cache->signatures, cap * sizeof(void *));
+        if (!grown)
+            return DT_ERR_NOMEM;
+        cache->signatures = grown;
+        cache->signature_cap = cap;
+    }
+    signature->id = cache->signature_count;
+    cache->signatures[cache->signature_count++] = signature;
+    cache->live_count++;
+    return DT_OK;
+}
+
 dt_status_t dt_client_cache_put(dt_client_cache_t *cache, dt_client_family_t *family,
                                 const dt_client_numbers_t *numbers,
                                 dt_client_signature_t *signature)
 {
     dt_client_entry_t *entry = malloc(sizeof *entry);
-    if (!entry)
+    if (!entry || dt_client_signature_add(cache, signature) != DT_OK) {
+        free(entry);
         return DT_ERR_NOMEM;
-    if (cache->signature_count == cache->signature_cap) {
-        uint32_t cap = cache->signature_cap ? 2 * cache->signature_cap : 256;
-        void *grown = realloc(cache->signatures, cap * sizeof(void *));
-        if (!grown) {
-            free(entry);
-            return DT_ERR_NOMEM;
-        }
-        cache->signatures = grown;
-        cache->signature_cap = cap;
     }
     *entry = (dt_client_entry_t){*numbers, signature, family->entries};
     family->entries = entry;
-    signature->id = cache->signature_count;
-    cache->signatures[cache->signature_count++] = signature;
-    cache->live_count++;
     return DT_OK;
 }
 
@@ -505,9 +511,7 @@ void dt_client_cache_fini(dt_client_cache_t *cache)
             free(family);
         }
     for (uint32_t i = 0; i < cache->signature_count; i++) {
-        free(cache->signatures[i]->outputs);
-        free(cache->signatures[i]->metas);
-        free(cache->signatures[i]);
+        dt_client_signature_free(cache->signatures[i]);
     }
     free(cache->buckets);
     free(cache->signatures);

@@ -45,6 +45,16 @@ dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t 
     DT_TRY(dt_client_lock(session, err));
     dt_status_t status =
         check_submit(session, signature, input_count, scalar_count, output_count, err);
+    if (status == DT_OK && session->track.is_on) {
+        dt_client_spread_t spread = {.signature = session->cache.signatures[signature],
+                                     .inputs = inputs,
+                                     .scalars = scalars,
+                                     .scalar_count = scalar_count,
+                                     .wanted = DT_CLIENT_NO_PLACE};
+        status = dt_client_spread(session, &spread, ret_outputs, err);
+        pthread_mutex_unlock(&session->lock);
+        return status;
+    }
     if (status == DT_OK)
         status = dt_client_room(
             session, dt_client_op_bound(input_count, output_count, scalar_count), INT64_MAX, err);
@@ -53,6 +63,35 @@ dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t 
             ret_outputs[i] = session->next_tensor++;
         dt_client_put_op(session, &op);
     }
+    pthread_mutex_unlock(&session->lock);
+    return status;
+}
+
+/* NOLINTNEXTLINE(readability-function-size): the public interface, nine parameters */
+dt_status_t dt_submit_on(dt_session_t *session, uint32_t signature, const dt_mesh_t *mesh,
+                         const dt_placement_t *placements, const dt_value_t *scalars,
+                         uint32_t scalar_count, uint64_t *ret_outputs, uint32_t output_count,
+                         dt_error_t *err)
+{
+    dt_client_spread_t spread = {.scalars = scalars, .scalar_count = scalar_count};
+    for (uint32_t i = 0; i < scalar_count; i++)
+        if (!dt_value_is_scalar(&scalars[i]))
+            return dt_fail(err, DT_ERR_INVALID, "dt", i, "number %u is none", i);
+    DT_TRY(dt_client_lock(session, err));
+    dt_status_t status = check_submit(session, signature, 0, scalar_count, output_count, err);
+    if (status == DT_OK) {
+        spread.signature = session->cache.signatures[signature];
+        const dt_meta_t *meta = spread.signature->output_count == 1 &&
+                                        spread.signature->metas[0] != DT_CLIENT_NO_META
+                                    ? session->metas.items[spread.signature->metas[0]]
+                                    : NULL;
+        status =
+            dt_client_place_given(session, 0, mesh, placements, meta, &spread.wanted, err);
+    }
+    if (status == DT_OK && !mesh)
+        spread.wanted = DT_CLIENT_NO_PLACE;
+    if (status == DT_OK)
+        status = dt_client_spread(session, &spread, ret_outputs, err);
     pthread_mutex_unlock(&session->lock);
     return status;
 }
@@ -127,6 +166,85 @@ static dt_status_t put_call(dt_session_t *session, dt_client_signature_t *sig, u
     return is_made ? DT_OK : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for results");
 }
 
+/* What a call that may wait needs of the scratch, and handles for its results. */
+struct tracked {
+    dt_client_signature_t *sig;
+    uint64_t *inputs;
+    dt_tensor_t **handles;
+    uint64_t *ids;
+    dt_value_t scalars[DT_CLIENT_SCALARS_MAX];
+    uint32_t scalar_count;
+};
+
+static bool tracked_begin(dt_session_t *session, struct tracked *t, uint32_t mask,
+                          dt_tensor_t **outputs)
+{
+    const dt_client_call_t *call = &session->cache.call;
+    const dt_client_signature_t *sig = t->sig;
+    size_t in = call->input_count;
+    t->inputs = malloc((in + 1) * sizeof *t->inputs);
+    t->handles = malloc((in + 1) * sizeof(void *));
+    t->ids = calloc((size_t)sig->id_count + 1, sizeof *t->ids);
+    if (!t->inputs || !t->handles || !t->ids)
+        return false;
+    memcpy(t->inputs, call->inputs, in * sizeof *t->inputs);
+    memcpy(t->handles, call->handles, in * sizeof(void *));
+    for (uint32_t i = 0; mask && i < call->number_count; i++)
+        if (mask >> i & 1)
+            t->scalars[t->scalar_count++] = call->numbers[i];
+    for (uint32_t i = 0; i < sig->output_count; i++)
+        outputs[i] = NULL;
+    for (uint32_t i = 0; i < sig->output_count; i++)
+        if (sig->outputs[i].alias == DT_ALIAS_FRESH || sig->outputs[i].alias == DT_ALIAS_VIEW) {
+            outputs[i] = dt_client_tensor_new(session, 0, sig->metas[i], sig->vdev);
+            if (!outputs[i])
+                return false;
+        }
+    return true;
+}
+
+static void tracked_give(dt_session_t *session, struct tracked *t, dt_tensor_t **outputs)
+{
+    const dt_client_signature_t *sig = t->sig;
+    const uint64_t *id = t->ids;
+    for (uint32_t i = 0; i < sig->output_count; i++) {
+        if (sig->outputs[i].alias == DT_ALIAS_IN_PLACE) {
+            outputs[i] = t->handles[sig->outputs[i].input];
+            outputs[i]->refs++;
+            outputs[i]->meta = sig->metas[i];
+        } else if (outputs[i]) {
+            const dt_client_node_t *node = dt_client_node_find(session, *id);
+            outputs[i]->id = *id++;
+            if (node)
+                outputs[i]->vdev = dt_client_place_vdev(session, node->place);
+        }
+    }
+}
+
+/* put_call() in a session with several devices. */
+static dt_status_t put_tracked(dt_session_t *session, dt_client_signature_t *sig, uint32_t mask,
+                               dt_tensor_t **outputs, dt_error_t *err)
+{
+    struct tracked t = {.sig = sig};
+    bool is_made = tracked_begin(session, &t, mask, outputs);
+    dt_client_spread_t spread = {.signature = sig,
+                                 .inputs = t.inputs,
+                                 .scalars = t.scalars,
+                                 .scalar_count = t.scalar_count,
+                                 .wanted = DT_CLIENT_NO_PLACE};
+    dt_status_t status = is_made ? dt_client_spread(session, &spread, t.ids, err)
+                                 : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for results");
+    if (status == DT_OK)
+        tracked_give(session, &t, outputs);
+    for (uint32_t i = 0; status != DT_OK && t.ids && i < sig->output_count; i++)
+        if (outputs[i])
+            dt_client_tensor_unref(outputs[i]);
+    free(t.inputs);
+    free(t.handles);
+    free(t.ids);
+    return status;
+}
+
 static dt_status_t too_many(const dt_client_signature_t *sig, const char *name, uint32_t output_max,
                             dt_error_t *err)
 {
@@ -167,6 +285,12 @@ static dt_status_t call_locked(dt_session_t *session, const dt_client_question_t
         }
         if (sig->output_count > question->output_max) {
             status = too_many(sig, question->name, question->output_max, &err);
+            break;
+        }
+        if (session->track.is_on) {
+            status = put_tracked(session, sig, family->mask, ret_outputs, &err);
+            if (status == DT_OK)
+                *ret_count = sig->output_count;
             break;
         }
         size_t bound = dt_client_op_bound(call->input_count, sig->id_count, call->number_count);

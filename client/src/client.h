@@ -28,6 +28,8 @@
 #include "loop/child.h"
 #include "loop/loop.h"
 #include "rpc/rpc.h"
+#include "shard/layout.h"
+#include "shard/rules.h"
 #include "tensor/meta.h"
 #include "tensor/value.h"
 #include "wire/bulk.h"
@@ -235,7 +237,7 @@ typedef struct dt_client_query {
     dt_failure_t *failure;
 } dt_client_query_t;
 
-/* A defined signature. Never moves. */
+/* A defined signature. Never moves, and is kept when it is dropped. */
 typedef struct dt_client_signature {
     uint32_t id;
     uint32_t flags;
@@ -249,7 +251,94 @@ typedef struct dt_client_signature {
     uint64_t used;        /* sequence of its last use */
     dt_output_t *outputs; /* (output_count) */
     uint32_t *metas;      /* (output_count) interned */
+    uint32_t *inputs;     /* (input_count) metadata, interned */
+    uint8_t *body;        /* as DEF_SIG says it */
+    uint32_t body_bytes;
+    struct dt_client_plan *plans; /* what it means on meshes; the last used first */
 } dt_client_signature_t;
+
+/* ---- tensors on several devices: place.c, track.c, plan.c, spread.c ----
+ * A place is a layout by number: below vdev_count that virtual device alone, above it a layout on a
+ * mesh. A node is what is known of an id of the program: which id the cluster knows its value by
+ * now (its wire), where that lies, and what it is a view of. A root is a storage. */
+
+struct dt_mesh {
+    dt_session_t *session;
+    uint32_t id;    /* vdev_count + its index; smaller ones are single devices */
+    uint32_t first; /* virtual device */
+    dt_shard_mesh_t shard;
+    uint64_t *vdevs; /* (shard.count) */
+};
+
+#define DT_CLIENT_NO_PLACE UINT32_MAX
+#define DT_CLIENT_PIN      (UINT32_C(1) << 31) /* in a plan's key: the input is pinned */
+
+/* How a signature runs with inputs at given places. One block of memory. */
+typedef struct dt_client_plan {
+    struct dt_client_plan *next;
+    dt_client_signature_t *run; /* the signature with exact layouts */
+    uint32_t policy;            /* that it was made under */
+    uint32_t *have; /* (inputs) and pins; without inputs (1) the place wanted of the outputs */
+    uint32_t *want; /* (inputs) where `run` takes them */
+    uint32_t *stay; /* (inputs) where a written one is afterwards */
+    uint32_t *runs; /* (outputs) where `run` gives them */
+    uint32_t *gives; /* (outputs) where they are to be */
+    bool must_move; /* some `want` or `gives` is another place */
+} dt_client_plan_t;
+
+/* A value that was moved; whoever reads it there shares it. */
+typedef struct dt_client_copy {
+    uint32_t refs;
+    uint32_t place;
+    uint64_t wire;
+} dt_client_copy_t;
+
+typedef struct dt_client_root {
+    uint32_t flags;   /* DT_HINT_* */
+    uint64_t version; /* writes so far */
+} dt_client_root_t;
+
+#define DT_CLIENT_KEPT_MAX 4u
+
+typedef struct dt_client_node {
+    struct dt_client_node *next; /* in its bucket, or in the pool */
+    uint64_t id;
+    uint64_t wire;
+    uint32_t meta;  /* interned; DT_CLIENT_NO_META */
+    uint32_t place;
+    uint32_t refs;  /* the program's, and views of it */
+    bool is_alien;  /* from before the tracking: its storage may have views that nobody knows */
+    dt_client_root_t own;   /* of a storage */
+    dt_client_root_t *root; /* of the node that is its whole, which lives as long as a view of it */
+    dt_client_copy_t *kept[DT_CLIENT_KEPT_MAX]; /* the value at other places, */
+    uint64_t kept_version;                      /* of this version, */
+    uint64_t kept_wire;                         /* of this wire */
+    /* Views: */
+    struct dt_client_node *source; /* NULL: the whole storage */
+    dt_client_signature_t *step;   /* that makes it of `source` */
+    uint32_t output;               /* which result of that */
+    dt_value_t *scalars;           /* (step->dynamic_count) */
+    dt_client_copy_t *via; /* a moved source, whose storage `wire` shares; NULL: the source's own */
+    uint64_t source_wire;  /* it was made of */
+    uint64_t made;         /* root's version that `via` has */
+} dt_client_node_t;
+
+typedef struct dt_client_track {
+    bool is_on; /* ids are looked up */
+    uint32_t policy;
+    dt_shard_rules_t *rules; /* NULL before the first mesh */
+    dt_mesh_t **meshes;      /* by id - vdev_count */
+    uint32_t mesh_count, mesh_cap;
+    dt_layout_t *layouts; /* of places, from vdev_count on */
+    uint32_t layout_count, layout_cap;
+    dt_client_node_t **buckets; /* by id; (bucket_mask + 1) */
+    uint64_t bucket_mask, node_count;
+    dt_client_node_t *node_pool;
+    struct dt_client_move *moves; /* (move_cap) open addressing: redistributions with a signature */
+    uint32_t move_count, move_cap;
+    uint64_t *drops; /* wires to free when an operator is in the stream */
+    uint32_t drop_count, drop_cap;
+} dt_client_track_t;
 
 /* Signatures that differ in their numbers only; see cache.c. */
 typedef struct dt_client_numbers {
@@ -350,6 +439,7 @@ struct dt_session {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t changes;      /* how often that was said */
+    uint64_t releases;     /* how often the lock was released by who waited */
     uint32_t waiter_count; /* threads in dt_client_wait() */
     uint32_t answer_waits; /* of them those in dt_client_await() */
     bool may_defer;        /* who holds the lock is about to wait: a kick may be left to that */
@@ -392,6 +482,7 @@ struct dt_session {
     uint64_t free_bytes;    /* that they hold, as far as is known */
     uint64_t *sync_tensors; /* (vdev_count) what a synchronising FETCH names; 0: none yet */
     uint8_t *has_mesh;      /* (vdev_count) DEF_MESH was sent */
+    dt_client_track_t track;
 
     dt_future_t **futures; /* ring by number: from future_base to future_next */
     uint32_t future_cap;
@@ -478,6 +569,9 @@ dt_status_t dt_client_room(dt_session_t *session, size_t bound, int64_t deadline
                            dt_error_t *err);
 void dt_client_put(dt_session_t *session, const dt_record_t *record);
 void dt_client_put_op(dt_session_t *session, const dt_record_op_t *op);
+/* The same for an operator that others must follow in the same frame. */
+void dt_client_put_part(dt_session_t *session, const dt_record_op_t *op);
+void dt_client_put_end(dt_session_t *session); /* behind the last of them */
 size_t dt_client_op_bound(uint32_t inputs, uint32_t outputs, uint32_t scalars);
 /* Room and put at once, for records without a number of ours. */
 dt_status_t dt_client_append(dt_session_t *session, const dt_record_t *record, dt_error_t *err);
@@ -527,7 +621,15 @@ dt_status_t dt_client_cache_put(dt_client_cache_t *cache, dt_client_family_t *fa
 void dt_client_cache_forget_dropped(dt_client_cache_t *cache);
 void dt_client_cache_fini(dt_client_cache_t *cache);
 
+void dt_client_signature_free(dt_client_signature_t *signature); /* NULL is fine */
+dt_status_t dt_client_signature_add(dt_client_cache_t *cache, dt_client_signature_t *signature);
+
 /* ---- signature.c; lock held ---- */
+
+/* Define `sig`, that of no call of the program: a plan's. Its tensors lie on meshes that are
+ * defined. May release the lock. */
+dt_status_t dt_client_signature_define(dt_session_t *session, dt_signature_t *sig,
+                                       dt_client_signature_t **ret_signature, dt_error_t *err);
 
 typedef struct dt_client_question {
     const char *name;
@@ -543,8 +645,88 @@ dt_status_t dt_client_resolve(dt_session_t *session, const dt_client_question_t 
 /* ---- tensor.c; lock held ---- */
 dt_tensor_t *dt_client_tensor_new(dt_session_t *session, uint64_t id, uint32_t meta, uint32_t vdev);
 void dt_client_tensor_unref(dt_tensor_t *tensor); /* the program still has the session */
+void dt_client_free_wire(dt_session_t *session, uint64_t id, uint64_t bytes);
 dt_status_t dt_client_layout(dt_session_t *session, uint32_t vdev, dt_layout_t *ret_layout,
                              dt_error_t *err);
+
+/* ---- place.c; lock held ---- */
+void dt_client_places_fini(dt_session_t *session);
+/* Errors: NOMEM. */
+dt_status_t dt_client_place(dt_session_t *session, const dt_layout_t *layout, uint32_t *ret_place,
+                            dt_error_t *err);
+void dt_client_place_layout(const dt_session_t *session, uint32_t place, dt_layout_t *ret_layout);
+/* NULL: one device. */
+const dt_mesh_t *dt_client_place_mesh(const dt_session_t *session, uint32_t place);
+/* The virtual device where a value of it is fetched. */
+uint32_t dt_client_place_vdev(const dt_session_t *session, uint32_t place);
+bool dt_client_place_is_partial(const dt_session_t *session, uint32_t place);
+bool dt_client_place_is_whole(const dt_session_t *session, uint32_t place); /* Replicate, or one */
+/* What the program says; `mesh` NULL: `vdev` alone. `meta` NULL: any. Errors: INVALID. */
+dt_status_t dt_client_place_given(dt_session_t *session, uint32_t vdev, const dt_mesh_t *mesh,
+                                  const dt_placement_t *placements, const dt_meta_t *meta,
+                                  uint32_t *ret_place, dt_error_t *err);
+
+/* ---- track.c; lock held ---- */
+void dt_client_track_fini(dt_session_t *session);
+dt_client_node_t *dt_client_node_find(const dt_session_t *session, uint64_t id);
+/* NULL: no memory. */
+dt_client_node_t *dt_client_node_new(dt_session_t *session);
+/* Have room for so many more. */
+bool dt_client_node_room(dt_session_t *session, uint32_t count);
+/* Take it into the table, for which there is room; `source` NULL: the whole of a storage. */
+void dt_client_node_add(dt_session_t *session, dt_client_node_t *node, dt_client_node_t *source);
+void dt_client_node_discard(dt_session_t *session, dt_client_node_t *node); /* was not added */
+/* The whole of a storage that came by an upload. */
+dt_status_t dt_client_node_base(dt_session_t *session, uint64_t id, uint64_t wire, uint32_t meta,
+                                uint32_t place, dt_error_t *err);
+void dt_client_node_unref(dt_session_t *session, dt_client_node_t *node);
+dt_client_copy_t *dt_client_node_kept(dt_session_t *session, dt_client_node_t *node,
+                                      uint32_t place);
+void dt_client_node_forget(dt_session_t *session, dt_client_node_t *node); /* what is kept */
+dt_status_t dt_client_node_keep(dt_session_t *session, dt_client_node_t *node, uint32_t place,
+                                uint64_t wire);
+void dt_client_copy_unref(dt_session_t *session, dt_client_copy_t *copy); /* NULL is fine */
+/* Free this wire with the next flush. */
+void dt_client_drop(dt_session_t *session, uint64_t wire);
+void dt_client_drop_flush(dt_session_t *session);
+
+/* ---- plan.c; lock held, may be released ---- */
+/* Errors: what dt_shard_propagate() gives; NOMEM. */
+dt_status_t dt_client_plan(dt_session_t *session, dt_client_signature_t *signature,
+                           const uint32_t *have, dt_client_plan_t **ret_plan, dt_error_t *err);
+void dt_client_plans_free(dt_client_signature_t *signature);
+/* The metadata of a tensor that was moved: its strides, if they are dense in some order. */
+dt_status_t dt_client_dense(dt_session_t *session, uint32_t meta, uint32_t *ret_meta,
+                            dt_error_t *err);
+/* The signature that moves a tensor of this metadata. */
+dt_status_t dt_client_move(dt_session_t *session, uint32_t meta, uint32_t from, uint32_t to,
+                           dt_client_signature_t **ret_signature, dt_error_t *err);
+/* That of copy_ between two tensors at `place`. */
+dt_status_t dt_client_put_back(dt_session_t *session, uint32_t meta, uint32_t place,
+                               dt_client_signature_t **ret_signature, dt_error_t *err);
+
+/* ---- spread.c; lock held, may be released ---- */
+typedef struct dt_client_spread {
+    dt_client_signature_t *signature; /* the program's */
+    const uint64_t *inputs;           /* (signature->input_count) */
+    const dt_value_t *scalars;        /* (scalar_count) */
+    uint32_t scalar_count;
+    uint32_t wanted; /* place of the results; DT_CLIENT_NO_PLACE: as it comes */
+} dt_client_spread_t;
+/* Put an operator in the stream wherever its inputs lie; ret_outputs as dt_submit(). */
+dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *spread,
+                             uint64_t *ret_outputs, dt_error_t *err);
+/* Have the value of a node at `place`: *ret_wire lives until the node is written or freed. */
+dt_status_t dt_client_bring(dt_session_t *session, dt_client_node_t *node, uint32_t place,
+                            uint64_t *ret_wire, dt_error_t *err);
+/* Move the whole of a storage for good. */
+dt_status_t dt_client_rebase(dt_session_t *session, dt_client_node_t *node, uint32_t place,
+                             dt_error_t *err);
+/* Make it what it is a view of now. */
+dt_status_t dt_client_refresh(dt_session_t *session, dt_client_node_t *node, dt_error_t *err);
+/* Submit a signature of one input and one output. */
+dt_status_t dt_client_run1(dt_session_t *session, dt_client_signature_t *signature, uint64_t input,
+                           uint64_t *ret_output, dt_error_t *err);
 
 /* ---- future.c ---- */
 dt_status_t dt_client_fetch(dt_session_t *session, uint64_t id, int64_t deadline_ns,
@@ -572,6 +754,11 @@ void dt_client_bulk_doubt(dt_session_t *session);
 void dt_client_upload_free(dt_client_upload_t *upload); /* lock held if it is in a window */
 /* The copy of its bytes is not needed any more. Lock held. */
 void dt_client_copy_done(dt_session_t *session, dt_client_upload_t *upload);
+
+/* ---- gather.c; lock held, may be released ---- */
+/* The wire that a FETCH of this id names. */
+dt_status_t dt_client_fetch_wire(dt_session_t *session, uint64_t id, uint64_t *ret_wire,
+                                 dt_error_t *err);
 
 /* ---- data.c; I/O thread, but for the window ---- */
 void dt_client_door(dt_session_t *session, const Dtorch__V1__DataDoor *door);

@@ -77,6 +77,8 @@ void dt_client_futures_end(dt_session_t *session)
 
 /* ---- asking ---- */
 
+#define FETCH_BOUND 64u /* bytes of its record */
+
 dt_status_t dt_client_fetch(dt_session_t *session, uint64_t id, int64_t deadline_ns,
                             dt_future_t **ret_future, dt_error_t *err)
 {
@@ -108,15 +110,36 @@ dt_status_t dt_client_fetch(dt_session_t *session, uint64_t id, int64_t deadline
     return DT_OK;
 }
 
+/* Where the program's tensor is now, with room for the FETCH. Lock held, may be released. */
+static dt_status_t find_wire(dt_session_t *session, uint64_t id, uint64_t *ret_wire,
+                             dt_error_t *err)
+{
+    uint64_t seen;
+    *ret_wire = id;
+    if (!session->track.is_on)
+        return DT_OK;
+    do {
+        seen = session->releases;
+        DT_TRY(dt_client_fetch_wire(session, id, ret_wire, err));
+        DT_TRY(dt_client_room(session, FETCH_BOUND, INT64_MAX, err));
+    } while (session->releases != seen);
+    return DT_OK;
+}
+
 /* `into` NULL: the value goes into memory of the future. */
 static dt_status_t fetch_into(dt_session_t *session, uint64_t id, void *into, size_t size,
                               dt_future_t **ret_future, dt_error_t *err)
 {
     dt_future_t *future = NULL;
+    uint64_t wire = 0;
     DT_TRY(dt_client_lock(session, err));
     dt_status_t status = id && id < session->next_tensor
-                             ? dt_client_fetch(session, id, INT64_MAX, &future, err)
+                             ? find_wire(session, id, &wire, err)
                              : dt_fail(err, DT_ERR_INVALID, "dt", 0, "no tensor has this id");
+    if (status == DT_OK)
+        status = dt_client_fetch(session, wire, INT64_MAX, &future, err);
+    if (session->track.is_on)
+        dt_client_drop_flush(session);
     if (status == DT_OK) {
         future->into = into;
         future->into_size = size;

@@ -93,6 +93,7 @@ static bool wait_changed(dt_session_t *session, int64_t deadline_ns, bool is_for
     bool is_leader = is_for_answer && session->wake && session->state == DT_CLIENT_LIVE &&
                      !session->should_end && dt_rpc_lead(session->io.rpc);
     session->must_kick = false;
+    session->releases++;
     session->waiter_count++;
     session->answer_waits += is_for_answer;
     if (must_pump && !is_leader)
@@ -178,6 +179,8 @@ static void destroy(dt_session_t *session)
     free(session->has_mesh);
     free(session->sync_tensors);
     free(session->source_index);
+    dt_client_track_fini(session);
+    dt_client_places_fini(session);
     dt_client_metas_fini(&session->metas);
     dt_client_cache_fini(&session->cache);
     dt_client_settings_fini(&session->settings);
@@ -279,6 +282,7 @@ dt_status_t dt_connect(const dt_connect_options_t *options, dt_session_t **ret_s
         if (!session->has_mesh || !session->sync_tensors)
             status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
     }
+    session->track.is_on = session->settings.vdev_count > 1;
     if (status == DT_OK)
         status = dt_client_record_open(session, err);
     if (status == DT_OK)

@@ -71,23 +71,44 @@ static dt_status_t describe(dt_session_t *session, const dt_client_question_t *q
 
 /* ---- defining ---- */
 
-static void free_signature(dt_client_signature_t *signature)
+void dt_client_signature_free(dt_client_signature_t *signature)
 {
     if (!signature)
         return;
+    dt_client_plans_free(signature);
     free(signature->outputs);
     free(signature->metas);
+    free(signature->inputs);
+    free(signature->body);
     free(signature);
 }
 
+/* What is needed to define it anew for other layouts. */
+static bool keep_inputs(dt_session_t *session, const dt_signature_t *sig, const dt_buf_t *body,
+                        dt_client_signature_t *made)
+{
+    made->inputs = calloc(sig->input_count + 1, sizeof *made->inputs);
+    made->body = malloc(body->len);
+    if (!made->inputs || !made->body)
+        return false;
+    memcpy(made->body, body->data, body->len);
+    made->body_bytes = (uint32_t)body->len;
+    for (uint32_t i = 0; i < sig->input_count; i++)
+        if (dt_client_meta_intern(&session->metas, &sig->inputs[i].meta, &made->inputs[i]) != DT_OK)
+            return false;
+    return true;
+}
+
 static dt_client_signature_t *signature_new(dt_session_t *session, const dt_signature_t *sig,
-                                            uint32_t vdev)
+                                            const dt_buf_t *body, uint32_t vdev)
 {
     dt_client_signature_t *made = calloc(1, sizeof *made);
     if (!made)
         return NULL;
     made->outputs = calloc(sig->output_count + 1, sizeof *made->outputs);
     made->metas = calloc(sig->output_count + 1, sizeof *made->metas);
+    if (!keep_inputs(session, sig, body, made))
+        goto fail;
     made->flags = sig->flags;
     made->vdev = vdev;
     made->input_count = sig->input_count;
@@ -109,7 +130,7 @@ static dt_client_signature_t *signature_new(dt_session_t *session, const dt_sign
     if (made->outputs && made->metas)
         return made;
 fail:
-    free_signature(made);
+    dt_client_signature_free(made);
     return NULL;
 }
 
@@ -197,7 +218,7 @@ static dt_status_t define(dt_session_t *session, dt_client_family_t *family,
     if (status == DT_OK && session->cache.signature_count > DT_RECORD_SIG_MAX)
         status = dt_fail(err, DT_ERR_LIMIT, "dt", DT_RECORD_SIG_MAX,
                          "a session has at most %u signatures", DT_RECORD_SIG_MAX);
-    if (status == DT_OK && !(made = signature_new(session, sig, vdev)))
+    if (status == DT_OK && !(made = signature_new(session, sig, &body, vdev)))
         status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
     if (status == DT_OK)
         status = dt_client_cache_put(&session->cache, family, numbers, made);
@@ -207,7 +228,41 @@ static dt_status_t define(dt_session_t *session, dt_client_family_t *family,
         dt_client_put(session, &record);
         *ret_signature = made;
     } else {
-        free_signature(made);
+        dt_client_signature_free(made);
+    }
+    dt_buf_fini(&body);
+    return status;
+}
+
+/* As define(), of no family. */
+dt_status_t dt_client_signature_define(dt_session_t *session, dt_signature_t *sig,
+                                       dt_client_signature_t **ret_signature, dt_error_t *err)
+{
+    dt_buf_t body;
+    dt_record_t record;
+    dt_client_signature_t *made = NULL;
+    dt_buf_init(&body, DT_SIGNATURE_BYTES_MAX);
+    dt_status_t status = dt_signature_encode(sig, &body, err);
+    if (status == DT_OK && session->cache.live_count >= DT_CLIENT_SIGNATURES)
+        status = drop_some(session, err);
+    record.kind = DT_RECORD_DEF_SIG;
+    record.definition.body = body.data;
+    record.definition.body_bytes = (uint32_t)body.len;
+    if (status == DT_OK)
+        status = dt_client_room(session, dt_record_bound(&record), INT64_MAX, err);
+    if (status == DT_OK && session->cache.signature_count >= DT_RECORD_SIG_MAX)
+        status = dt_fail(err, DT_ERR_LIMIT, "dt", DT_RECORD_SIG_MAX,
+                         "a session has at most %u signatures", DT_RECORD_SIG_MAX);
+    if (status == DT_OK && (!(made = signature_new(session, sig, &body, 0)) ||
+                            dt_client_signature_add(&session->cache, made) != DT_OK))
+        status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
+    if (status == DT_OK && made) {
+        record.definition.id = made->id;
+        made->used = dt_client_sequence(session);
+        dt_client_put(session, &record);
+        *ret_signature = made;
+    } else {
+        dt_client_signature_free(made);
     }
     dt_buf_fini(&body);
     return status;

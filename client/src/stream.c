@@ -187,6 +187,16 @@ void dt_client_put_op(dt_session_t *session, const dt_record_op_t *op)
     appended(session);
 }
 
+void dt_client_put_part(dt_session_t *session, const dt_record_op_t *op)
+{
+    dt_check(dt_record_put_op(&session->writer, op));
+}
+
+void dt_client_put_end(dt_session_t *session)
+{
+    appended(session);
+}
+
 size_t dt_client_op_bound(uint32_t inputs, uint32_t outputs, uint32_t scalars)
 {
     return 32 + DT_VARINT_BYTES_MAX * ((size_t)inputs + outputs) +

@@ -38,7 +38,7 @@ dt_tensor_t *dt_client_tensor_new(dt_session_t *session, uint64_t id, uint32_t m
     return tensor;
 }
 
-static void free_id(dt_session_t *session, uint64_t id, uint64_t bytes)
+void dt_client_free_wire(dt_session_t *session, uint64_t id, uint64_t bytes)
 {
     if (session->state == DT_CLIENT_ENDED || id == 0)
         return;
@@ -59,6 +59,18 @@ static void free_id(dt_session_t *session, uint64_t id, uint64_t bytes)
         session->is_ticking = true;
         dt_client_io_kick(session);
     }
+}
+
+/* The program names it no more. */
+static void free_id(dt_session_t *session, uint64_t id, uint64_t bytes)
+{
+    dt_client_node_t *node = session->track.is_on ? dt_client_node_find(session, id) : NULL;
+    if (!node) {
+        dt_client_free_wire(session, id, bytes);
+        return;
+    }
+    dt_client_node_unref(session, node);
+    dt_client_drop_flush(session);
 }
 
 static bool unref(dt_tensor_t *tensor)
@@ -340,9 +352,10 @@ static dt_status_t keep_bytes(dt_session_t *session, const dt_upload_t *from, si
     return DT_OK;
 }
 
-/* Lock held. */
-static dt_status_t put_upload(dt_session_t *session, const dt_upload_t *from, const dt_meta_t *meta,
-                              dt_client_upload_t *upload, dt_tensor_t **ret_tensor, dt_error_t *err)
+/* Lock held. `place` is on from->vdev alone, or the bytes are in the record. */
+static dt_status_t put_upload(dt_session_t *session, const dt_upload_t *from, uint32_t place,
+                              const dt_meta_t *meta, dt_client_upload_t *upload,
+                              dt_tensor_t **ret_tensor, dt_error_t *err)
 {
     static const uint8_t zeros[DT_RECORD_INLINE_MAX];
     dt_record_t record;
@@ -355,12 +368,22 @@ static dt_status_t put_upload(dt_session_t *session, const dt_upload_t *from, co
     if (!upload)
         record.move.bytes = from->data ? from->data : zeros;
     DT_TRY(dt_client_layout(session, from->vdev, &record.move.layout, err));
+    dt_client_place_layout(session, place, &record.move.layout);
     if (dt_client_meta_intern(&session->metas, meta, &index) != DT_OK)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for metadata");
     DT_TRY(dt_client_room(session, dt_record_bound(&record), INT64_MAX, err));
     dt_tensor_t *tensor = dt_client_tensor_new(session, session->next_tensor, index, from->vdev);
     if (!tensor)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a tensor");
+    if (session->track.is_on) {
+        dt_status_t status = dt_client_node_base(session, session->next_tensor,
+                                                 session->next_tensor, index, place, err);
+        if (status != DT_OK) {
+            tensor->id = 0;
+            dt_client_tensor_unref(tensor);
+            return status;
+        }
+    }
     record.move.output = session->next_tensor++;
     if (upload) {
         record.move.number = upload->number = ++session->upload_next;
@@ -375,29 +398,68 @@ static dt_status_t put_upload(dt_session_t *session, const dt_upload_t *from, co
     return DT_OK;
 }
 
+/* What the program gave, and where it is to be. */
+static dt_status_t take_upload(dt_session_t *session, const dt_upload_t *given, dt_upload_t *from,
+                               dt_meta_t *meta, uint32_t *ret_place, dt_error_t *err)
+{
+    memset(from, 0, sizeof *from);
+    if (given->struct_size < sizeof given->struct_size || given->struct_size > sizeof *from)
+        return dt_fail(err, DT_ERR_INVALID, "dt", (int64_t)given->struct_size,
+                       "dt_upload_t of %zu bytes, this library knows %zu", given->struct_size,
+                       sizeof *from);
+    memcpy(from, given, given->struct_size);
+    if (from->release && !from->data)
+        return dt_fail(err, DT_ERR_INVALID, "dt", 0, "nothing to release: data is NULL");
+    DT_TRY(dt_meta_set(meta, from->dtype, from->ndim, from->sizes, NULL, 0, err));
+    *ret_place = from->vdev;
+    if (!from->mesh)
+        return DT_OK;
+    from->vdev = from->mesh->first;
+    DT_TRY(dt_client_lock(session, err));
+    dt_status_t status = dt_client_place_given(session, 0, from->mesh, from->placements, meta,
+                                               ret_place, err);
+    if (status == DT_OK && dt_client_place_is_partial(session, *ret_place))
+        status = dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                         "a value from host memory cannot be made Partial: upload it Replicate and "
+                         "redistribute it");
+    pthread_mutex_unlock(&session->lock);
+    return status;
+}
+
+/* The bytes went to the mesh's first device: from there to where they are to be. */
+static dt_status_t spread_upload(dt_session_t *session, uint32_t place, dt_tensor_t *tensor,
+                                 dt_error_t *err)
+{
+    DT_TRY(dt_client_lock(session, err));
+    dt_client_node_t *node = dt_client_node_find(session, tensor->id);
+    dt_status_t status = dt_client_rebase(session, node, place, err);
+    dt_client_drop_flush(session);
+    pthread_mutex_unlock(&session->lock);
+    if (status != DT_OK)
+        dt_tensor_free(tensor);
+    return status;
+}
+
 dt_status_t dt_tensor_upload(dt_session_t *session, const dt_upload_t *given,
                              dt_tensor_t **ret_tensor, dt_error_t *err)
 {
-    dt_upload_t from = {0};
+    dt_upload_t from;
     dt_client_upload_t *upload = NULL;
+    dt_tensor_t *tensor = NULL;
     dt_meta_t meta;
+    uint32_t place;
     if (dt_client_is_forked(session))
         return dt_client_forked(err);
-    if (given->struct_size < sizeof given->struct_size || given->struct_size > sizeof from)
-        return dt_fail(err, DT_ERR_INVALID, "dt", (int64_t)given->struct_size,
-                       "dt_upload_t of %zu bytes, this library knows %zu", given->struct_size,
-                       sizeof from);
-    memcpy(&from, given, given->struct_size);
-    if (from.release && !from.data)
-        return dt_fail(err, DT_ERR_INVALID, "dt", 0, "nothing to release: data is NULL");
-    DT_TRY(dt_meta_set(&meta, from.dtype, from.ndim, from.sizes, NULL, 0, err));
+    DT_TRY(take_upload(session, given, &from, &meta, &place, err));
     size_t size = (size_t)dt_meta_bytes(&meta);
     if (size > DT_RECORD_INLINE_MAX)
         DT_TRY(keep_bytes(session, &from, size, &upload, err));
     bool is_filling = upload && upload->is_filling; /* not ours to look at once it is put */
+    bool must_spread = from.mesh && upload;
     dt_status_t status = dt_client_lock(session, err);
     if (status == DT_OK) {
-        status = put_upload(session, &from, &meta, upload, ret_tensor, err);
+        status = put_upload(session, &from, must_spread ? from.vdev : place, &meta, upload, &tensor,
+                            err);
         pthread_mutex_unlock(&session->lock);
     }
     if (status != DT_OK && upload)
@@ -406,6 +468,10 @@ dt_status_t dt_tensor_upload(dt_session_t *session, const dt_upload_t *given,
         from.release(from.arg);
     else if (status == DT_OK && is_filling)
         fill_window(session, &from, upload);
+    if (status == DT_OK && must_spread)
+        status = spread_upload(session, place, tensor, err);
+    if (status == DT_OK)
+        *ret_tensor = tensor;
     return status;
 }
 

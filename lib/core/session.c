@@ -101,6 +101,7 @@ void dt_sessions_free(dt_sessions_t *sessions)
     dt_arena_fini(&sessions->arena);
     dt_arena_fini(&sessions->event_arena);
     dt_arena_fini(&sessions->sig_arena);
+    dt_shard_rules_free(sessions->rules);
     dt_frame_reader_fini(&sessions->reader);
     free(sessions->fates);
     free(sessions->scratch);

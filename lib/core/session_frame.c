@@ -136,11 +136,11 @@ static int check_outputs(const dt_session_t *session, const uint64_t *outputs, u
 }
 
 /* Name a storage; takes the reference. */
-static int put_tensor(dt_session_t *session, uint64_t id, uint32_t storage)
+static int put_tensor(dt_session_t *session, uint64_t id, uint32_t storage, uint32_t spot)
 {
     if (storage == UINT32_MAX)
         return DT_FRAME_E_NOMEM;
-    if (!dt_session_map_put(&session->tensors, id, storage)) {
+    if (!dt_session_map_put(&session->tensors, id, storage, spot)) {
         dt_session_storage_unref(session, storage);
         return DT_FRAME_E_NOMEM;
     }
@@ -149,15 +149,15 @@ static int put_tensor(dt_session_t *session, uint64_t id, uint32_t storage)
 }
 
 /* A tensor of its own. A vdev that has no device any more poisons what is put there. */
-static int put_fresh(struct apply *a, uint64_t id, uint32_t vdev, uint32_t cause)
+static int put_fresh(struct apply *a, uint64_t id, uint32_t spot, uint32_t cause)
 {
     dt_session_t *session = a->session;
-    if (!cause && !session->vdevs[vdev].link)
-        cause = session->vdevs[vdev].cause;
+    if (!cause)
+        cause = dt_session_spot_cause(session, spot);
     if (cause)
         a->fate = DT_FATE_NOP;
     return put_tensor(session, id,
-                      dt_session_storage_new(session, vdev, a->record->sequence, cause));
+                      dt_session_storage_new(session, spot, a->record->sequence, cause), spot);
 }
 
 static dt_session_storage_t *storage_of(dt_session_t *session, uint64_t id)
@@ -166,18 +166,27 @@ static dt_session_storage_t *storage_of(dt_session_t *session, uint64_t id)
     return entry ? &session->storages[entry->value] : NULL;
 }
 
+/* Spots of a signature whose tensors do not all lie alike: of its inputs, then of its outputs. */
+static const uint32_t *spots_of(const dt_session_signature_t *sig)
+{
+    return sig->links + sig->write_count + (sig->has_views ? sig->output_count : 0);
+}
+
 /* Whether all inputs live, and the first cause among them. */
 static int check_inputs(struct apply *a, const dt_session_signature_t *sig, uint32_t *cause)
 {
     const dt_record_op_t *op = &a->record->op;
+    const dt_session_t *session = a->session;
+    const uint32_t *spots = sig->is_uniform ? NULL : spots_of(sig);
     bool is_elsewhere = false;
     for (uint32_t i = 0; i < op->input_count; i++) {
-        const dt_session_storage_t *storage = storage_of(a->session, op->inputs[i]);
-        if (!storage)
+        const dt_session_entry_t *entry = dt_session_map_find(&session->tensors, op->inputs[i]);
+        if (!entry)
             return DT_FRAME_E_ID;
+        const dt_session_storage_t *storage = &session->storages[entry->value];
         if (storage->cause && (!*cause || storage->cause < *cause))
             *cause = storage->cause;
-        is_elsewhere |= storage->vdev != sig->vdev;
+        is_elsewhere |= entry->extra != (spots ? spots[i] : sig->spot);
     }
     if (is_elsewhere && !*cause)
         *cause = UINT32_MAX; /* refused, once the outputs are known to be sound */
@@ -189,15 +198,17 @@ static int put_op_outputs(struct apply *a, const dt_session_signature_t *sig, ui
     const dt_record_op_t *op = &a->record->op;
     dt_session_t *session = a->session;
     const uint32_t *views = sig->links + sig->write_count;
+    const uint32_t *spots = sig->is_uniform ? NULL : spots_of(sig) + sig->input_count;
     for (uint32_t i = 0; i < op->output_count; i++) {
+        uint32_t spot = spots ? spots[i] : sig->spot;
         int error;
         if (sig->has_views && views[i] && !cause) {
             dt_session_entry_t *entry =
                 dt_session_map_find(&session->tensors, op->inputs[views[i] - 1]);
             session->storages[entry->value].refs++;
-            error = put_tensor(session, op->outputs[i], entry->value);
+            error = put_tensor(session, op->outputs[i], entry->value, spot);
         } else {
-            error = put_fresh(a, op->outputs[i], sig->vdev, cause);
+            error = put_fresh(a, op->outputs[i], spot, cause);
         }
         if (error)
             return error;
@@ -211,7 +222,8 @@ static uint32_t settle_cause(struct apply *a, dt_session_signature_t *sig, uint3
     a->fate = DT_FATE_NOP;
     if (cause == UINT32_MAX)
         return refuse(a, sig->name,
-                      "an input lies on another virtual device than the signature says");
+                      "an input lies on other virtual devices, or otherwise, than the signature "
+                      "says");
     if (sig->cause && !sig->is_told) {
         sig->is_told = true;
         dt_session_note_error(a->sessions, a->session, dt_session_cause_of(a->session, sig->cause));
@@ -258,13 +270,13 @@ static int apply_free(struct apply *a)
     uint32_t count = a->record->ids.count, good = 0;
     for (; good < count; good++) {
         dt_session_entry_t *entry = dt_session_map_find(tensors, ids[good]);
-        if (!entry || entry->extra)
+        if (!entry || entry->extra & DT_SESSION_NAMED)
             break;
-        entry->extra = 1; /* named once in this record */
+        entry->extra |= DT_SESSION_NAMED; /* once in this record */
     }
     if (good < count) {
         while (good > 0)
-            dt_session_map_find(tensors, ids[--good])->extra = 0;
+            dt_session_map_find(tensors, ids[--good])->extra &= ~DT_SESSION_NAMED;
         return DT_FRAME_E_ID;
     }
     /* Ids mostly rise and lie side by side in the map: from the end, the gap is closed at once. */
@@ -282,7 +294,8 @@ static int apply_fetch(struct apply *a)
     int error;
     if (!storage)
         return DT_FRAME_E_ID;
-    error = dt_session_future_add(a->session, a->record->move.number, storage->vdev,
+    error = dt_session_future_add(a->session, a->record->move.number,
+                                  dt_session_spot_vdev(a->session, storage->spot),
                                   a->record->sequence);
     if (error || !storage->cause)
         return error;
@@ -295,19 +308,20 @@ static int apply_upload(struct apply *a)
 {
     dt_session_t *session = a->session;
     uint64_t transfer = a->record->move.number;
-    uint32_t vdev, cause = 0;
-    bool is_single;
+    uint32_t spot, cause = 0;
+    dt_error_t err;
     int error = check_outputs(session, &a->record->move.output, 1);
     if (!error)
-        error = dt_session_layout_vdev(session, &a->record->move.layout, &vdev, &is_single);
+        error = dt_session_spot(session, &a->record->move.layout, &spot);
     if (!error && transfer)
-        error = dt_session_transfer_add(session, transfer, a->record->move.size, vdev);
+        error = dt_session_transfer_add(session, transfer, a->record->move.size,
+                                        dt_session_spot_vdev(session, spot));
     if (error)
         return error;
-    if (!is_single)
-        cause = refuse(a, "",
-                       "distributed tensors are not served: an upload goes to one virtual device");
-    return put_fresh(a, a->record->move.output, vdev, cause);
+    if (dt_session_spot_mesh(session, spot) &&
+        dt_session_check_upload(session, a->record, &err) != DT_OK)
+        cause = refuse(a, "", err.text);
+    return put_fresh(a, a->record->move.output, spot, cause);
 }
 
 /* Kinds that are coded and not served. */
@@ -451,22 +465,26 @@ static bool put_raw(dt_frame_writer_t *writer, const uint8_t *bytes, size_t size
     return true;
 }
 
-/* DEF_SIG `id body` as DEF_PLAN `id body 0`: a plan of no steps. */
-static bool put_plan(dt_frame_writer_t *writer, uint32_t id, const uint8_t *body, uint32_t bytes)
+/* DEF_SIG `id body` as DEF_PLAN `id body steps`; most plans have none. */
+static bool put_plan(dt_frame_writer_t *writer, uint32_t id, const dt_session_plan_t *plan)
 {
+    static const uint8_t none = 0;
+    const uint8_t *steps = plan->step_bytes ? plan->steps : &none;
+    size_t step_bytes = plan->step_bytes ? plan->step_bytes : 1, bytes = plan->body_bytes;
     uint8_t head[2 + 2 * DT_VARINT_BYTES_MAX], number[DT_VARINT_BYTES_MAX];
     size_t number_bytes = (size_t)(dt_varint_put(number, id) - number), head_bytes;
     uint8_t *at = head;
     *at++ = DT_RECORD_DEF_PLAN;
-    at = dt_varint_put(at, number_bytes + bytes + 1);
+    at = dt_varint_put(at, number_bytes + bytes + step_bytes);
     memcpy(at, number, number_bytes);
     head_bytes = (size_t)(at - head) + number_bytes;
-    if (head_bytes + bytes + 1 > writer->cap - writer->len)
+    if (head_bytes + bytes + step_bytes > writer->cap - writer->len)
         return false;
-    memcpy(writer->bytes + writer->len, head, head_bytes);
-    memcpy(writer->bytes + writer->len + head_bytes, body, bytes);
-    writer->len += head_bytes + bytes;
-    writer->bytes[writer->len++] = 0;
+    at = writer->bytes + writer->len;
+    memcpy(at, head, head_bytes);
+    memcpy(at + head_bytes, plan->body, bytes);
+    memcpy(at + head_bytes + bytes, steps, step_bytes);
+    writer->len += head_bytes + bytes + step_bytes;
     writer->count++;
     return true;
 }
@@ -477,26 +495,46 @@ static bool put_nop(dt_frame_writer_t *writer)
     return put_raw(writer, nop, sizeof nop);
 }
 
-static bool put_record(dt_frame_writer_t *writer, const dt_record_t *record, unsigned fate,
-                       const uint8_t *raw, size_t raw_bytes)
-{
-    if (fate == DT_FATE_NOP)
-        return put_nop(writer);
-    if (fate == DT_FATE_PLAN)
-        return put_plan(writer, record->definition.id, record->definition.body,
-                        record->definition.body_bytes);
-    if (record->kind >= DT_RECORD_OPTIONAL)
-        return put_raw(writer, raw, raw_bytes);
-    return dt_record_put(writer, record);
-}
-
 struct rewrite {
+    dt_sessions_t *sessions;
     dt_session_t *session;
     dt_session_packet_t *tail; /* what is written takes its place; NULL: a place of its own */
     dt_frame_writer_t writer;
     unsigned flags;
     uint32_t epoch;
 };
+
+/* The signature may have been dropped since, in the same frame. */
+static bool put_definition(struct rewrite *w, const dt_record_t *record)
+{
+    uint32_t id = record->definition.id;
+    dt_session_plan_t plan = {.body = record->definition.body,
+                              .body_bytes = record->definition.body_bytes};
+    const dt_session_signature_t *sig =
+        id < w->session->signature_cap ? w->session->signatures[id] : NULL;
+    if (sig && sig->plan.body_bytes == plan.body_bytes &&
+        memcmp(sig->plan.body, plan.body, plan.body_bytes) == 0)
+        return put_plan(&w->writer, id, &sig->plan);
+    uint8_t *steps = NULL;
+    if (!dt_session_steps_again(w->sessions, w->session, &plan, &steps))
+        return put_nop(&w->writer);
+    bool is_put = put_plan(&w->writer, id, &plan);
+    free(steps);
+    return is_put;
+}
+
+static bool put_record(struct rewrite *w, const dt_record_t *record, unsigned fate,
+                       const uint8_t *raw, size_t raw_bytes)
+{
+    dt_frame_writer_t *writer = &w->writer;
+    if (fate == DT_FATE_NOP)
+        return put_nop(writer);
+    if (fate == DT_FATE_PLAN)
+        return put_definition(w, record);
+    if (record->kind >= DT_RECORD_OPTIONAL)
+        return put_raw(writer, raw, raw_bytes);
+    return dt_record_put(writer, record);
+}
 
 static bool flush(struct rewrite *w)
 {
@@ -526,7 +564,7 @@ static bool add(struct rewrite *w, const dt_record_t *record, unsigned fate, con
 {
     for (int attempt = 0; attempt < 2; attempt++) {
         dt_frame_writer_t before = w->writer;
-        if (put_record(&w->writer, record, fate, raw, raw_bytes) &&
+        if (put_record(w, record, fate, raw, raw_bytes) &&
             w->writer.len <= DT_FRAME_BYTES_MAX)
             return true;
         w->writer = before;
@@ -558,7 +596,7 @@ static bool rewrite(dt_sessions_t *sessions, dt_session_t *session, const uint8_
                     size_t size, uint32_t count, dt_session_packet_t *tail)
 {
     dt_frame_reader_t *reader = &sessions->reader;
-    struct rewrite w = {.session = session, .tail = tail};
+    struct rewrite w = {.sessions = sessions, .session = session, .tail = tail};
     bool is_end;
     if (dt_frame_open(reader, bytes, size) != 0)
         return false;
@@ -762,8 +800,8 @@ dt_status_t dt_session_prelude(dt_sessions_t *sessions, dt_session_link_t *link)
     for (uint32_t i = 0; is_done && i < session->signature_cap; i++) {
         const dt_session_signature_t *sig = session->signatures[i];
         if (sig && !sig->cause)
-            is_done = prelude_begin(link, &w, sig->body_bytes) &&
-                      put_plan(&w.writer, i, sig->body, sig->body_bytes);
+            is_done = prelude_begin(link, &w, sig->plan.body_bytes + sig->plan.step_bytes) &&
+                      put_plan(&w.writer, i, &sig->plan);
     }
     for (uint32_t i = 0; is_done && i < session->seed_count; i++) {
         dt_record_t *record = &sessions->record;

@@ -2,7 +2,8 @@
  *   session.c         life, streams, actions, time
  *   session_client.c  hello, welcome, resume, refusals, beats, acks, queries, results' confirmation
  *   session_frame.c   frames: order, what each record does, what nodes get of it
- *   session_table.c   tensors, storages, signatures, meshes, futures, causes of one session
+ *   session_table.c   tensors, storages, signatures, futures, causes of one session
+ *   session_mesh.c    meshes and layouts, whether a signature's are right, plans of moves
  *   session_link.c    links: sending, Executed, results, statistics
  *   session_place.c   nodes, binding of vdevs, loss
  *   session_bulk.c    relay of transfers
@@ -12,6 +13,8 @@
 #include "base/list.h"
 #include "core/session.h"
 #include "dtorch/v1/worker.pb-c.h"
+#include "shard/layout.h"
+#include "shard/rules.h"
 #include "wire/frame.h"
 #include "wire/record.h"
 #include "wire/signature.h"
@@ -47,8 +50,9 @@
 typedef struct dt_session_entry {
     uint64_t id; /* 0: empty */
     uint32_t value;
-    uint32_t extra;
+    uint32_t extra; /* of a tensor: its spot; DT_SESSION_NAMED: a FREE names it */
 } dt_session_entry_t;
+#define DT_SESSION_NAMED (UINT32_C(1) << 31)
 
 typedef struct dt_session_map {
     dt_session_entry_t *entries; /* mask + 1; NULL before the first */
@@ -61,27 +65,41 @@ typedef struct dt_session_storage {
     uint64_t version; /* sequence of the record that wrote it last */
     uint32_t refs;    /* tensors; free ones: next free */
     uint32_t cause;   /* poisoned or lost, 1 + index in causes; 0: neither */
-    uint32_t vdev;
+    uint32_t spot;    /* of its first tensor */
 } dt_session_storage_t;
+
+/* Where a tensor lies, by number: below vdev_count that device alone, from there on a layout on a
+ * mesh of several. */
+typedef struct dt_session_spot {
+    dt_layout_t layout;
+    uint32_t cause; /* of a device of the mesh that has none now; 0: all have */
+} dt_session_spot_t;
+
+/* What nodes get of a signature. */
+typedef struct dt_session_plan {
+    const uint8_t *body;  /* as it came */
+    const uint8_t *steps; /* of a move, as DEF_PLAN has them; NULL: a plan of none */
+    uint32_t body_bytes, step_bytes;
+} dt_session_plan_t;
 
 /* What a signature means for the tables. */
 typedef struct dt_session_signature {
     uint32_t input_count, output_count, scalar_count; /* that an OP must have */
-    uint32_t vdev;
+    uint32_t spot;        /* of all its tensors, if is_uniform */
     uint32_t cause;       /* refused by name; 0: not */
     uint32_t write_count; /* inputs that it writes: the first ones of `links` */
     bool has_views;       /* behind them: for each output 1 + input that it is a view of, or 0 */
+    bool is_uniform;      /* else behind those: spots of the inputs, then of the outputs with an id */
     bool is_told;         /* the client knows that it is refused */
     char *name;
-    uint8_t *body; /* as it came */
-    uint32_t body_bytes;
+    dt_session_plan_t plan; /* owned */
     uint32_t links[];
 } dt_session_signature_t;
 
 typedef struct dt_session_mesh {
-    uint32_t vdev_count; /* 0: not defined */
-    uint32_t vdev;       /* the first */
-    uint8_t *body;       /* as it came; NULL for mesh 0 */
+    dt_shard_mesh_t shard; /* count 0: not defined */
+    uint64_t *vdevs;       /* (shard.count) */
+    uint8_t *body;         /* as it came; NULL for mesh 0 */
     uint32_t body_bytes;
 } dt_session_mesh_t;
 
@@ -241,6 +259,9 @@ typedef struct dt_session {
     uint32_t signature_cap, signatures_live;
     dt_session_mesh_t *meshes; /* by id */
     uint32_t mesh_cap;
+    dt_session_spot_t *spots; /* from number vdev_count on */
+    uint32_t spot_count, spot_cap;
+    uint32_t *spot_index; /* open addressing: 1 + index; (2 * spot_cap) */
     uint32_t seed_count;
     uint64_t definition_bytes;
     dt_session_seed_t *seeds;
@@ -376,6 +397,7 @@ struct dt_sessions {
     dt_arena_t arena;       /* of a message that came */
     dt_arena_t event_arena; /* of the polled event */
     dt_arena_t sig_arena;
+    dt_shard_rules_t *rules; /* NULL before the first signature on a mesh */
     dt_frame_reader_t reader;
     dt_record_t record;
     uint8_t *fates;   /* (DT_SESSION_RECORDS_MAX) of the frame at hand */
@@ -442,19 +464,15 @@ dt_session_packet_t *dt_session_packet_new(const uint8_t *frame, size_t size, ui
 dt_status_t dt_session_tables_init(dt_session_t *session, uint64_t factor);
 void dt_session_tables_fini(dt_session_t *session);
 dt_session_entry_t *dt_session_map_find(const dt_session_map_t *map, uint64_t id);
-bool dt_session_map_put(dt_session_map_t *map, uint64_t id, uint32_t value);
+bool dt_session_map_put(dt_session_map_t *map, uint64_t id, uint32_t value, uint32_t extra);
 void dt_session_map_remove(dt_session_map_t *map, dt_session_entry_t *entry);
 /* A new storage with one reference; UINT32_MAX without memory. */
-uint32_t dt_session_storage_new(dt_session_t *session, uint32_t vdev, uint64_t version,
+uint32_t dt_session_storage_new(dt_session_t *session, uint32_t spot, uint64_t version,
                                 uint32_t cause);
 void dt_session_storage_unref(dt_session_t *session, uint32_t storage);
 int dt_session_define_signature(dt_sessions_t *sessions, dt_session_t *session,
                                 const dt_record_t *record);
 void dt_session_drop_signature(dt_session_t *session, uint32_t id);
-int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record);
-/* The vdev of a layout, or false: it is no single one, or not defined (E_LIMIT). */
-int dt_session_layout_vdev(const dt_session_t *session, const dt_layout_t *layout,
-                           uint32_t *ret_vdev, bool *ret_is_single);
 int dt_session_seed(dt_session_t *session, const dt_record_t *record);
 int dt_session_future_add(dt_session_t *session, uint64_t future, uint32_t vdev, uint64_t sequence);
 int dt_session_transfer_add(dt_session_t *session, uint64_t transfer, uint64_t size, uint32_t vdev);
@@ -467,6 +485,31 @@ void dt_session_futures_done(dt_session_t *session, uint64_t future);
 /* Keep a copy of a cause. Returns its number; with too many the last one's. */
 uint32_t dt_session_cause(dt_session_t *session, const Dtorch__V1__OperatorError *error);
 const Dtorch__V1__OperatorError *dt_session_cause_of(const dt_session_t *session, uint32_t cause);
+
+/* session_mesh.c */
+dt_status_t dt_session_meshes_init(dt_session_t *session);
+void dt_session_meshes_fini(dt_session_t *session);
+int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record);
+/* The number of a layout. Errors: E_LIMIT (its mesh is not defined, or there are too many), NOMEM. */
+int dt_session_spot(dt_session_t *session, const dt_layout_t *layout, uint32_t *ret_spot);
+/* NULL: it is one device. */
+const dt_session_mesh_t *dt_session_spot_mesh(const dt_session_t *session, uint32_t spot);
+uint32_t dt_session_spot_vdev(const dt_session_t *session, uint32_t spot); /* the first */
+/* Why nothing can be put there now; 0: it can. */
+uint32_t dt_session_spot_cause(const dt_session_t *session, uint32_t spot);
+/* A device was lost or found. */
+void dt_session_spots_update(dt_session_t *session);
+/* Whether the inputs' layouts give those of the outputs, with lib/shard. Gives the steps of a move,
+ * free(); NULL: there are none. Errors: INVALID (the text names what differs), NOMEM. */
+dt_status_t dt_session_check_layouts(dt_sessions_t *sessions, dt_session_t *session,
+                                     const dt_signature_t *decoded, uint8_t **ret_steps,
+                                     uint32_t *ret_step_bytes, dt_error_t *err);
+/* The steps of a plan whose signature is gone. False: it is no good one. */
+bool dt_session_steps_again(dt_sessions_t *sessions, dt_session_t *session, dt_session_plan_t *plan,
+                            uint8_t **ret_steps);
+/* Whether a value from the program can be put there. */
+dt_status_t dt_session_check_upload(const dt_session_t *session, const dt_record_t *record,
+                                    dt_error_t *err);
 
 /* session_view.c */
 Dtorch__V1__Job *dt_session_job(const dt_sessions_t *sessions, const dt_session_t *session,

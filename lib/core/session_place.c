@@ -200,6 +200,18 @@ struct loss {
     uint64_t operators;
 };
 
+/* A tensor on several devices is lost with any of them. */
+static bool is_lost_spot(const struct loss *loss, uint32_t spot)
+{
+    const dt_session_mesh_t *mesh = dt_session_spot_mesh(loss->session, spot);
+    if (!mesh)
+        return loss->is_lost[spot];
+    for (uint32_t i = 0; i < mesh->shard.count; i++)
+        if (loss->is_lost[mesh->vdevs[i]])
+            return true;
+    return false;
+}
+
 static void lose_tensors(struct loss *loss)
 {
     dt_session_t *session = loss->session;
@@ -209,7 +221,7 @@ static void lose_tensors(struct loss *loss)
         if (map->entries[i].id == 0)
             continue;
         storage = &session->storages[map->entries[i].value];
-        if (!loss->is_lost[storage->vdev] || (storage->cause && storage->cause != loss->cause))
+        if (!is_lost_spot(loss, storage->spot) || (storage->cause && storage->cause != loss->cause))
             continue;
         storage->cause = loss->cause;
         loss->tensors++;
@@ -259,6 +271,7 @@ static void release(struct loss *loss, dt_session_link_t *link, const char *reas
         vdev->cause = loss->cause;
         session->unbound++;
     }
+    dt_session_spots_update(session);
     if (is_empty)
         dt_session_link_remove(loss->sessions, link, reason);
 }
@@ -284,6 +297,7 @@ static bool rebind(dt_sessions_t *sessions, dt_session_t *session)
         (void)!bind_one(sessions, session, i, kind, backend);
     }
     links_engines(session);
+    dt_session_spots_update(session);
     if (session->unbound == unbound)
         return false;
     session->rebinds.count++;

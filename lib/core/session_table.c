@@ -55,11 +55,11 @@ static bool map_grow(dt_session_map_t *map)
     return true;
 }
 
-bool dt_session_map_put(dt_session_map_t *map, uint64_t id, uint32_t value)
+bool dt_session_map_put(dt_session_map_t *map, uint64_t id, uint32_t value, uint32_t extra)
 {
     if ((!map->entries || 2 * map->count >= map->mask) && !map_grow(map)) /* runs stay short */
         return false;
-    map_insert(map, &(dt_session_entry_t){.id = id, .value = value});
+    map_insert(map, &(dt_session_entry_t){.id = id, .value = value, .extra = extra});
     return true;
 }
 
@@ -80,7 +80,7 @@ void dt_session_map_remove(dt_session_map_t *map, dt_session_entry_t *entry)
 
 /* ---- storages ---- */
 
-uint32_t dt_session_storage_new(dt_session_t *session, uint32_t vdev, uint64_t version,
+uint32_t dt_session_storage_new(dt_session_t *session, uint32_t spot, uint64_t version,
                                 uint32_t cause)
 {
     uint32_t index = session->storage_free;
@@ -99,7 +99,7 @@ uint32_t dt_session_storage_new(dt_session_t *session, uint32_t vdev, uint64_t v
         index = session->storage_count++;
     }
     session->storages[index] =
-        (dt_session_storage_t){.version = version, .refs = 1, .cause = cause, .vdev = vdev};
+        (dt_session_storage_t){.version = version, .refs = 1, .cause = cause, .spot = spot};
     session->storages_live++;
     return index;
 }
@@ -143,51 +143,51 @@ const Dtorch__V1__OperatorError *dt_session_cause_of(const dt_session_t *session
 
 /* ---- signatures ---- */
 
-/* Where its tensors lie: one vdev, or it is refused. Returns an E_ number for what is malformed. */
-static int place_signature(const dt_session_t *session, const dt_signature_t *decoded,
-                           uint32_t *ret_vdev, bool *ret_is_single)
+/* Numbers of its layouts, inputs and then outputs with an id. Returns an E_ number for what is
+ * malformed. */
+static int find_spots(dt_session_t *session, const dt_signature_t *decoded, uint32_t *spots,
+                      bool *ret_is_uniform)
 {
-    uint32_t count = decoded->input_count + decoded->output_count;
-    bool is_first = true;
-    *ret_vdev = 0;
-    *ret_is_single = true;
-    for (uint32_t i = 0; i < count; i++) {
+    uint32_t at = 0;
+    *ret_is_uniform = true;
+    for (uint32_t i = 0; i < decoded->input_count + decoded->output_count; i++) {
         const dt_signature_tensor_t *tensor = i < decoded->input_count
                                                   ? &decoded->inputs[i]
                                                   : &decoded->outputs[i - decoded->input_count];
-        uint32_t vdev;
-        bool is_single;
+        uint32_t spot;
         int error;
         if (i >= decoded->input_count && tensor->alias == DT_ALIAS_NONE)
             continue;
-        error = dt_session_layout_vdev(session, &tensor->layout, &vdev, &is_single);
+        error = dt_session_spot(session, &tensor->layout, &spot);
         if (error)
             return error;
-        if (!is_single || (!is_first && vdev != *ret_vdev))
-            *ret_is_single = false;
-        if (is_first)
-            *ret_vdev = vdev;
-        is_first = false;
+        if (i < decoded->input_count || tensor->alias != DT_ALIAS_IN_PLACE)
+            spots[at++] = spot;
+        *ret_is_uniform &= spot == spots[0];
     }
     return 0;
 }
 
 /* What an OP with it does to the tables. NULL without memory. */
-static dt_session_signature_t *compile_signature(const dt_signature_t *decoded, uint32_t vdev)
+static dt_session_signature_t *compile_signature(const dt_signature_t *decoded,
+                                                 const uint32_t *spots, bool is_uniform)
 {
-    uint32_t writes = 0, views = 0, at_view = 0, at_write = 0;
+    uint32_t writes = 0, views = 0, at_view = 0, at_write = 0, behind = 0;
+    uint32_t spot_count = decoded->input_count + decoded->id_count;
     dt_session_signature_t *sig;
     for (uint32_t i = 0; i < decoded->output_count; i++) {
         writes += decoded->outputs[i].alias == DT_ALIAS_IN_PLACE;
         views += decoded->outputs[i].alias == DT_ALIAS_VIEW;
     }
-    sig = calloc(1, sizeof *sig + (writes + (views ? decoded->id_count : 0)) * sizeof(uint32_t));
+    behind = writes + (views ? decoded->id_count : 0);
+    sig = calloc(1, sizeof *sig + (behind + (is_uniform ? 0 : spot_count)) * sizeof(uint32_t));
     if (!sig)
         return NULL;
     sig->input_count = decoded->input_count;
     sig->output_count = decoded->id_count;
     sig->scalar_count = decoded->dynamic_count;
-    sig->vdev = vdev;
+    sig->is_uniform = is_uniform;
+    sig->spot = spot_count ? spots[0] : 0;
     sig->write_count = writes;
     sig->has_views = views > 0;
     for (uint32_t i = 0; i < decoded->output_count; i++) {
@@ -197,6 +197,8 @@ static dt_session_signature_t *compile_signature(const dt_signature_t *decoded, 
         else if (views && out->alias != DT_ALIAS_NONE)
             sig->links[writes + at_view++] = out->alias == DT_ALIAS_VIEW ? 1 + out->input : 0;
     }
+    if (!is_uniform)
+        memcpy(sig->links + behind, spots, spot_count * sizeof *spots);
     return sig;
 }
 
@@ -222,51 +224,56 @@ static void signature_free(dt_session_signature_t *sig)
     if (!sig)
         return;
     free(sig->name);
-    free(sig->body);
+    free((void *)(uintptr_t)sig->plan.body);
+    free((void *)(uintptr_t)sig->plan.steps);
     free(sig);
 }
 
 /* Refuse by name: what it is, and why it is not served. */
-static uint32_t refuse_signature(dt_session_t *session, const dt_record_t *record, const char *name)
+static uint32_t refuse_signature(dt_session_t *session, const dt_record_t *record, const char *name,
+                                 const dt_error_t *err)
 {
     Dtorch__V1__OperatorError error = DTORCH__V1__OPERATOR_ERROR__INIT;
-    error.code = DT_ERR_INVALID;
-    error.kind = DT_SESSION_TEXT("NotImplementedError");
-    error.text =
-        DT_SESSION_TEXT("distributed tensors are not served: all tensors of an operator must "
-                        "lie on one virtual device, each on a mesh of that device alone");
+    error.code = err->code;
+    error.kind = DT_SESSION_TEXT("LayoutError");
+    error.text = DT_SESSION_TEXT(err->text);
     error.sequence = record->sequence;
     error.operator_name = DT_SESSION_TEXT(name);
     return dt_session_cause(session, &error);
 }
 
-static int add_signature(dt_session_t *session, const dt_record_t *record,
+static int add_signature(dt_sessions_t *sessions, dt_session_t *session, const dt_record_t *record,
                          const dt_signature_t *decoded)
 {
     dt_session_signature_t *sig;
-    uint32_t vdev;
-    bool is_single;
-    int error = place_signature(session, decoded, &vdev, &is_single);
+    bool is_uniform;
+    dt_error_t err;
+    uint32_t *spots = dt_arena_calloc(
+        &sessions->sig_arena, decoded->input_count + decoded->output_count + 1, sizeof *spots);
+    int error = spots ? find_spots(session, decoded, spots, &is_uniform) : DT_FRAME_E_NOMEM;
     if (error)
         return error;
-    sig = compile_signature(decoded, vdev);
+    sig = compile_signature(decoded, spots, is_uniform);
     if (!sig || !signature_room(session, record->definition.id)) {
         free(sig);
         return DT_FRAME_E_NOMEM;
     }
+    uint8_t *steps = NULL, *body = malloc(record->definition.body_bytes);
     sig->name = strdup(decoded->name);
-    sig->body = malloc(record->definition.body_bytes);
-    if (!sig->name || !sig->body) {
+    sig->plan = (dt_session_plan_t){.body = body, .body_bytes = record->definition.body_bytes};
+    if (!sig->name || !body) {
         signature_free(sig);
         return DT_FRAME_E_NOMEM;
     }
-    memcpy(sig->body, record->definition.body, record->definition.body_bytes);
-    sig->body_bytes = record->definition.body_bytes;
-    if (!is_single)
-        sig->cause = refuse_signature(session, record, decoded->name);
+    memcpy(body, record->definition.body, record->definition.body_bytes);
+    if ((!is_uniform || sig->spot >= session->vdev_count) &&
+        dt_session_check_layouts(sessions, session, decoded, &steps, &sig->plan.step_bytes, &err) !=
+            DT_OK)
+        sig->cause = refuse_signature(session, record, decoded->name, &err);
+    sig->plan.steps = steps;
     session->signatures[record->definition.id] = sig;
     session->signatures_live++;
-    session->definition_bytes += sig->body_bytes;
+    session->definition_bytes += sig->plan.body_bytes;
     return 0;
 }
 
@@ -292,88 +299,19 @@ int dt_session_define_signature(dt_sessions_t *sessions, dt_session_t *session,
         return DT_FRAME_E_BODY;
     if (decoded->flags & DT_SIGNATURE_UNKNOWN)
         return DT_FRAME_E_SIG;
-    return add_signature(session, record, decoded);
+    return add_signature(sessions, session, record, decoded);
 }
 
 void dt_session_drop_signature(dt_session_t *session, uint32_t id)
 {
     if (id >= session->signature_cap || !session->signatures[id])
         return;
-    session->definition_bytes -= session->signatures[id]->body_bytes;
+    session->definition_bytes -= session->signatures[id]->plan.body_bytes;
     signature_free(DT_TAKE(session->signatures[id]));
     session->signatures_live--;
 }
 
-/* ---- meshes ---- */
-
-int dt_session_layout_vdev(const dt_session_t *session, const dt_layout_t *layout,
-                           uint32_t *ret_vdev, bool *ret_is_single)
-{
-    const dt_session_mesh_t *mesh;
-    if (layout->mesh >= session->mesh_cap || session->meshes[layout->mesh].vdev_count == 0)
-        return DT_FRAME_E_LIMIT;
-    mesh = &session->meshes[layout->mesh];
-    *ret_vdev = mesh->vdev;
-    *ret_is_single = mesh->vdev_count == 1;
-    return 0;
-}
-
-static bool mesh_room(dt_session_t *session, uint32_t id)
-{
-    uint32_t cap = session->mesh_cap ? session->mesh_cap : MAP_FIRST;
-    dt_session_mesh_t *grown;
-    if (id < session->mesh_cap)
-        return true;
-    while (cap <= id)
-        cap *= 2;
-    grown = realloc(session->meshes, cap * sizeof *grown);
-    if (!grown)
-        return false;
-    memset(grown + session->mesh_cap, 0, (cap - session->mesh_cap) * sizeof *grown);
-    session->meshes = grown;
-    session->mesh_cap = cap;
-    return true;
-}
-
-/* The body of a DEF_MESH, written again: the record at hand does not keep it. */
-static int keep_mesh(dt_session_t *session, const dt_record_t *record, dt_session_mesh_t *mesh)
-{
-    size_t cap = DT_FRAME_HEADER_BYTES + dt_record_bound(record);
-    uint8_t *bytes = malloc(cap);
-    dt_frame_writer_t writer;
-    if (!bytes)
-        return DT_FRAME_E_NOMEM;
-    dt_frame_begin(&writer, bytes, cap, 1, 1);
-    dt_check(dt_record_put(&writer, record));
-    mesh->body_bytes = (uint32_t)(writer.len - DT_FRAME_HEADER_BYTES);
-    mesh->body = malloc(mesh->body_bytes);
-    if (mesh->body)
-        memcpy(mesh->body, bytes + DT_FRAME_HEADER_BYTES, mesh->body_bytes);
-    free(bytes);
-    session->definition_bytes += mesh->body_bytes;
-    return mesh->body ? 0 : DT_FRAME_E_NOMEM;
-}
-
-int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
-{
-    const dt_record_mesh_t *mesh = &record->mesh;
-    dt_session_mesh_t made = {.vdev_count = mesh->vdev_count};
-    int error;
-    if (mesh->id < session->mesh_cap && session->meshes[mesh->id].vdev_count)
-        return DT_FRAME_E_DUP;
-    for (uint32_t i = 0; i < mesh->vdev_count; i++)
-        if (mesh->vdevs[i] >= session->vdev_count)
-            return DT_FRAME_E_LIMIT;
-    if (session->definition_bytes + dt_record_bound(record) > DT_SESSION_SIG_BYTES)
-        return DT_FRAME_E_LIMIT;
-    if (!mesh_room(session, mesh->id))
-        return DT_FRAME_E_NOMEM;
-    made.vdev = (uint32_t)mesh->vdevs[0];
-    error = keep_mesh(session, record, &made);
-    if (!error)
-        session->meshes[mesh->id] = made;
-    return error;
-}
+/* ---- random streams ---- */
 
 int dt_session_seed(dt_session_t *session, const dt_record_t *record)
 {
@@ -552,10 +490,7 @@ dt_status_t dt_session_tables_init(dt_session_t *session, uint64_t factor)
 {
     session->tensors.factor = factor | 1;
     session->storage_free = UINT32_MAX;
-    if (!mesh_room(session, 0))
-        return DT_ERR_NOMEM;
-    session->meshes[0] = (dt_session_mesh_t){.vdev_count = 1};
-    return DT_OK;
+    return dt_session_meshes_init(session);
 }
 
 void dt_session_tables_fini(dt_session_t *session)
@@ -566,9 +501,7 @@ void dt_session_tables_fini(dt_session_t *session)
     for (uint32_t i = 0; i < session->signature_cap; i++)
         signature_free(session->signatures[i]);
     free(session->signatures);
-    for (uint32_t i = 0; i < session->mesh_cap; i++)
-        free(session->meshes[i].body);
-    free(session->meshes);
+    dt_session_meshes_fini(session);
     free(session->seeds);
     dt_session_futures_done(session, UINT64_MAX);
     free(session->futures);

@@ -217,6 +217,36 @@ typedef enum dt_alias {
 } dt_alias_t;
 #endif
 
+/* ---- meshes, placements ---- */
+
+typedef struct dt_mesh dt_mesh_t;
+
+#ifndef DT_WIRE_RECORD_H
+#define DT_RECORD_MESH_DIM_MAX 8u /* dimensions of a mesh */
+
+typedef enum dt_placement_kind {
+    DT_PLACEMENT_REPLICATE = 0, /* each device has the whole value */
+    DT_PLACEMENT_SHARD = 1,     /* cut along a dimension, as torch.chunk does */
+    DT_PLACEMENT_PARTIAL = 2,   /* the value is the reduction of what the devices have */
+} dt_placement_kind_t;
+
+typedef enum dt_reduction {
+    DT_REDUCTION_SUM = 0,
+    DT_REDUCTION_AVG = 1,
+    DT_REDUCTION_MAX = 2,
+    DT_REDUCTION_MIN = 3,
+} dt_reduction_t;
+
+/* Where a tensor lies along one dimension of its mesh. */
+typedef struct dt_placement {
+    uint8_t kind;      /* dt_placement_kind_t */
+    uint8_t dim;       /* SHARD: tensor dimension */
+    uint8_t reduction; /* PARTIAL: dt_reduction_t */
+    uint32_t unit;     /* SHARD: borders are multiples of it; 0 = 1 */
+    uint32_t groups;   /* SHARD: the dimension is `groups` runs, each cut alike; 0 = 1 */
+} dt_placement_t;
+#endif
+
 /* Make arguments. Lists are borrowed: they must live until the call they are passed to returns. */
 static inline dt_value_t dt_arg_tag(dt_value_tag_t tag)
 {
@@ -432,6 +462,10 @@ typedef struct dt_upload {
      * perhaps before the call returns. It may not call into the session. */
     void (*release)(void *arg);
     void *arg;
+    /* Where it goes instead of `vdev`. `data` is the whole tensor; each device gets its part. */
+    const dt_mesh_t *mesh;            /* NULL: to `vdev` */
+    const dt_placement_t *placements; /* one for each dimension of the mesh, not Partial; NULL: all
+                                         Replicate */
 } dt_upload_t;
 DT_API DT_MUST_USE dt_status_t dt_tensor_upload(dt_session_t *session, const dt_upload_t *upload,
                                                 dt_tensor_t **ret_tensor, dt_error_t *err);
@@ -453,16 +487,60 @@ DT_API uint32_t dt_tensor_vdev(const dt_tensor_t *tensor);
 DT_API dt_status_t dt_tensor_read(dt_tensor_t *tensor, void *ret_data, size_t size,
                                   dt_failure_t *failure);
 
+/* ---- tensors on several devices ----
+ * A mesh is an array of virtual devices. A tensor on a mesh is one tensor with its global shape:
+ * any operator takes it, and values, in-place writes and views are those of one device. Where the
+ * parts lie costs time, never meaning: what an operator needs elsewhere is moved there first. */
+
+/* Make a mesh of virtual devices of the session.
+ * Shapes: `sizes` has `ndim` entries (1 to DT_RECORD_MESH_DIM_MAX), their product is the number of
+ * `vdevs`, row-major and distinct; NULL: 0, 1, 2... `names` has `ndim` names of at most 255 bytes,
+ * for people; may be NULL. The same mesh made again is the same one.
+ * Ownership: gives *ret_mesh, dt_mesh_free(); the session has at most 60,000 different ones.
+ * Errors: DT_ERR_INVALID, DT_ERR_LIMIT (the session has fewer virtual devices). Blocking: flow.
+ * Cost: ids that were submitted before the session's first mesh are plain tensors without known
+ * views: a write to one of them beside mesh tensors is copied back to it. */
+DT_API DT_MUST_USE dt_status_t dt_mesh_create(dt_session_t *session, unsigned ndim,
+                                              const uint32_t *sizes, const char *const *names,
+                                              const uint32_t *vdevs, dt_mesh_t **ret_mesh,
+                                              dt_error_t *err);
+DT_API void dt_mesh_free(dt_mesh_t *mesh); /* tensors on it stay; NULL is fine */
+/* Tell the shape: *ret_ndim, and so many sizes. Blocking: never. */
+DT_API void dt_mesh_shape(const dt_mesh_t *mesh, unsigned *ret_ndim,
+                          uint32_t ret_sizes[DT_RECORD_MESH_DIM_MAX]);
+
+/* Make a tensor of a value that lies on `mesh` by `placements` (one for each dimension of it).
+ * `mesh` NULL: on virtual device 0 alone. From and to any mesh, any placements.
+ * Ownership: gives *ret_tensor, a tensor of its own; dt_tensor_free().
+ * Errors: DT_ERR_INVALID (a placement that this tensor cannot have; the text says why).
+ * Blocking: flow. */
+DT_API DT_MUST_USE dt_status_t dt_redistribute(dt_tensor_t *tensor, const dt_mesh_t *mesh,
+                                               const dt_placement_t *placements,
+                                               dt_tensor_t **ret_tensor, dt_error_t *err);
+/* Tell where a tensor lies: *ret_mesh (with no reference of its own; NULL: on one virtual device)
+ * and a placement for each of its dimensions. Blocking: never. */
+DT_API DT_MUST_USE dt_status_t
+dt_tensor_layout(dt_tensor_t *tensor, const dt_mesh_t **ret_mesh,
+                 dt_placement_t ret_placements[DT_RECORD_MESH_DIM_MAX]);
+
+/* What to do when an operator cannot run with its inputs where they lie. */
+typedef enum dt_policy {
+    DT_POLICY_AUTO = 0, /* move what costs least */
+    DT_POLICY_STRICT =
+        1, /* refuse: the call gives DT_ERR_INVALID with operator, shapes, placements */
+} dt_policy_t;
+DT_API dt_status_t dt_set_policy(dt_session_t *session, dt_policy_t policy);
+
 /* ---- operators ---- */
 
 /* Call an operator by its schema name: "aten::add.Tensor".
  * `args` are in the schema's order, positional and keyword alike; those left out at the end, and
  * DT_VALUE_DEFAULT, are the schema's defaults. A tensor may lie on any virtual device, but all of
- * one operator on the same; an operator without tensors runs on virtual device 0.
- * Results come in schema order, lists flattened: ret_outputs[0 .. *ret_count), NULL for an
- * undefined one. A result that is an input written in place is that input again, with one more
- * reference. Where nobody knows the results before the operator has run and not even their number,
- * output_max is taken for it. `ret_count` may be NULL.
+ * one operator on the same, unless one lies on a mesh: others are brought there. An operator
+ * without tensors runs on virtual device 0. Results come in schema order, lists flattened:
+ * ret_outputs[0 .. *ret_count), NULL for an undefined one. A result that is an input written in
+ * place is that input again, with one more reference. Where nobody knows the results before the
+ * operator has run and not even their number, output_max is taken for it. `ret_count` may be NULL.
  * Ownership: gives each output, dt_tensor_free(). Errors: those that the operator raises at once
  * for these shapes (INVALID, NOT_FOUND, with failure->kind), DT_ERR_LIMIT (more than output_max
  * results; nothing was done). Errors that need the values come when a result is fetched.
@@ -534,6 +612,47 @@ DT_API DT_MUST_USE dt_status_t dt_submit(dt_session_t *session, uint32_t signatu
                                          const dt_value_t *scalars, uint32_t scalar_count,
                                          uint64_t *ret_outputs, uint32_t output_count,
                                          dt_error_t *err);
+/* The same for an operator without tensor inputs, whose results are to lie on `mesh` by
+ * `placements` (NULL: all Replicate). */
+DT_API DT_MUST_USE dt_status_t dt_submit_on(dt_session_t *session, uint32_t signature,
+                                            const dt_mesh_t *mesh, const dt_placement_t *placements,
+                                            const dt_value_t *scalars, uint32_t scalar_count,
+                                            uint64_t *ret_outputs, uint32_t output_count,
+                                            dt_error_t *err);
+
+/* ---- ids on meshes: signatures say nothing of meshes; what dt_submit() is given lies where it
+ * lies, and what must move is moved. An id stays valid wherever its value goes. ---- */
+
+/* dt_redistribute() by ids. `meta` may be NULL for an id that came from an operator or upload since
+ * the session's first mesh. `mesh` NULL: to `vdev` alone. */
+DT_API DT_MUST_USE dt_status_t dt_redistribute_id(dt_session_t *session, uint64_t id,
+                                                  const dt_meta_t *meta, uint32_t vdev,
+                                                  const dt_mesh_t *mesh,
+                                                  const dt_placement_t *placements,
+                                                  uint64_t *ret_id, dt_error_t *err);
+/* Move the storage of `id`; its views stay what they are. `id` is the whole of its storage, known
+ * since the first mesh. Errors: DT_ERR_INVALID (it is a view, or unknown). */
+DT_API DT_MUST_USE dt_status_t dt_redistribute_in_place(dt_session_t *session, uint64_t id,
+                                                        const dt_meta_t *meta,
+                                                        const dt_mesh_t *mesh,
+                                                        const dt_placement_t *placements,
+                                                        dt_error_t *err);
+/* dt_tensor_layout() by id; a view's own layout, as of its last use. */
+DT_API DT_MUST_USE dt_status_t dt_layout_of(dt_session_t *session, uint64_t id,
+                                            const dt_mesh_t **ret_mesh,
+                                            dt_placement_t ret_placements[DT_RECORD_MESH_DIM_MAX],
+                                            dt_error_t *err);
+/* What the program knows of a storage; `id` is the whole of it. */
+#define DT_HINT_PINNED                                                                             \
+    1u /* placed by a plan: not moved for an operator unless there is no other way */
+DT_API DT_MUST_USE dt_status_t dt_layout_hint(dt_session_t *session, uint64_t id, uint32_t flags,
+                                              dt_error_t *err);
+/* For debugging: ask for the part that one virtual device has. `meta` as in dt_redistribute_id().
+ */
+DT_API DT_MUST_USE dt_status_t dt_fetch_shard(dt_session_t *session, uint64_t id,
+                                              const dt_meta_t *meta, uint32_t vdev,
+                                              dt_future_t **ret_future, dt_error_t *err);
+
 /* The caller has used these ids for the last time. Blocking: never. */
 DT_API void dt_free_ids(dt_session_t *session, const uint64_t *ids, uint32_t count);
 /* Make a handle that owns `id` (of dt_submit()). `meta` NULL: not known yet.

@@ -1,0 +1,567 @@
+/* Operators in the stream wherever their inputs lie.
+ *
+ * One operator is: views made anew whose storage went elsewhere, inputs that are brought where the
+ * plan wants them (and kept there until they are written), the operator itself, and of what it
+ * wrote elsewhere the way back: into the place of the storage, or by copy_ into the view. What must
+ * not be torn apart is put in one frame after room for all of it was made. Whoever makes room may
+ * release the lock; then all is looked at again. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client.h"
+
+#define NEAR       16u /* inputs of an ordinary operator, on the stack */
+#define MOVE_BOUND 64u /* bytes of an operator of two inputs and one output */
+
+/* ---- small operators ---- */
+
+static void put_part(dt_session_t *session, dt_client_signature_t *signature,
+                     const uint64_t *inputs, const dt_value_t *scalars, uint64_t *outputs)
+{
+    dt_record_op_t op = {.signature = signature->id,
+                         .input_count = signature->input_count,
+                         .output_count = signature->id_count,
+                         .scalar_count = signature->dynamic_count,
+                         .inputs = inputs,
+                         .outputs = outputs,
+                         .scalars = scalars};
+    for (uint32_t i = 0; i < signature->id_count; i++)
+        outputs[i] = session->next_tensor++;
+    signature->used = dt_client_sequence(session);
+    dt_client_put_part(session, &op);
+}
+
+dt_status_t dt_client_run1(dt_session_t *session, dt_client_signature_t *signature, uint64_t input,
+                           uint64_t *ret_output, dt_error_t *err)
+{
+    DT_TRY(dt_client_room(session, MOVE_BOUND, INT64_MAX, err));
+    put_part(session, signature, &input, NULL, ret_output);
+    dt_client_put_end(session);
+    return DT_OK;
+}
+
+/* ---- views ---- */
+
+static bool is_stale(const dt_client_node_t *node)
+{
+    return node->source && (node->source_wire != node->source->wire ||
+                            (node->via && node->made != node->root->version));
+}
+
+static void settle_at(dt_session_t *session, dt_client_node_t *node, uint64_t wire, uint32_t place)
+{
+    dt_client_drop(session, node->wire);
+    node->wire = wire;
+    node->place = place;
+}
+
+/* Run the step of a view again. Room was made. */
+static void derive_put(dt_session_t *session, dt_client_node_t *node, const dt_client_plan_t *plan,
+                       dt_client_copy_t *via, uint64_t *ids)
+{
+    uint64_t from = via ? via->wire : node->source->wire;
+    uint32_t at = 0;
+    put_part(session, plan->run, &from, node->scalars, ids);
+    dt_client_put_end(session);
+    for (uint32_t i = 0; i < node->step->output_count; i++) {
+        uint8_t alias = node->step->outputs[i].alias;
+        if (alias != DT_ALIAS_FRESH && alias != DT_ALIAS_VIEW)
+            continue;
+        if (i == node->output)
+            settle_at(session, node, ids[at], plan->gives[i]);
+        else
+            dt_client_drop(session, ids[at]);
+        at++;
+    }
+    if (via)
+        via->refs++;
+    dt_client_copy_unref(session, node->via);
+    node->via = via;
+    node->source_wire = node->source->wire;
+    node->made = node->root->version;
+}
+
+static dt_status_t derive(dt_session_t *session, dt_client_node_t *node, dt_error_t *err)
+{
+    dt_client_node_t *source = node->source;
+    dt_client_plan_t *plan;
+    if (!node->step)
+        return dt_fail(err, DT_ERR_INVALID, "dt", (int64_t)node->id,
+                       "tensor %llu is a view by an operator of several tensors, and its storage "
+                       "has moved",
+                       (unsigned long long)node->id);
+    uint64_t *ids = malloc((node->step->id_count + 1) * sizeof *ids);
+    dt_status_t status =
+        ids ? DT_OK : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a view");
+    while (status == DT_OK) {
+        uint64_t seen = session->releases, wire;
+        uint32_t have = source->place;
+        dt_client_copy_t *via = NULL;
+        status = dt_client_plan(session, node->step, &have, &plan, err);
+        if (status == DT_OK && plan->want[0] != have)
+            status = dt_client_bring(session, source, plan->want[0], &wire, err);
+        if (status == DT_OK)
+            status = dt_client_room(session, dt_client_op_bound(1, node->step->id_count, 255),
+                                    INT64_MAX, err);
+        if (status != DT_OK || session->releases != seen || source->place != have)
+            continue;
+        if (plan->want[0] != have)
+            via = dt_client_node_kept(session, source, plan->want[0]);
+        derive_put(session, node, plan, via, ids);
+        break;
+    }
+    free(ids);
+    return status;
+}
+
+dt_status_t dt_client_refresh(dt_session_t *session, dt_client_node_t *node, dt_error_t *err)
+{
+    for (;;) {
+        dt_client_node_t *first = NULL; /* nearest to the storage */
+        for (dt_client_node_t *at = node; at; at = at->source)
+            if (is_stale(at))
+                first = at;
+        if (!first)
+            return DT_OK;
+        DT_TRY(derive(session, first, err));
+    }
+}
+
+/* ---- bringing ---- */
+
+dt_status_t dt_client_bring(dt_session_t *session, dt_client_node_t *node, uint32_t place,
+                            uint64_t *ret_wire, dt_error_t *err)
+{
+    dt_client_signature_t *move;
+    for (;;) {
+        uint64_t seen;
+        DT_TRY(dt_client_refresh(session, node, err));
+        if (node->place == place) {
+            *ret_wire = node->wire;
+            return DT_OK;
+        }
+        const dt_client_copy_t *kept = dt_client_node_kept(session, node, place);
+        if (kept) {
+            *ret_wire = kept->wire;
+            return DT_OK;
+        }
+        seen = session->releases;
+        DT_TRY(dt_client_move(session, node->meta, node->place, place, &move, err));
+        DT_TRY(dt_client_room(session, MOVE_BOUND, INT64_MAX, err));
+        if (session->releases == seen)
+            break;
+    }
+    DT_TRY(dt_client_run1(session, move, node->wire, ret_wire, err));
+    /* A Partial is settled where it is first needed whole. */
+    if (!node->source && !node->is_alien && dt_client_place_is_partial(session, node->place) &&
+        !dt_client_place_is_partial(session, place) &&
+        dt_client_place_mesh(session, node->place) == dt_client_place_mesh(session, place)) {
+        settle_at(session, node, *ret_wire, place);
+        return DT_OK;
+    }
+    return dt_client_node_keep(session, node, place, *ret_wire) == DT_OK
+               ? DT_OK
+               : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a tensor");
+}
+
+dt_status_t dt_client_rebase(dt_session_t *session, dt_client_node_t *node, uint32_t place,
+                             dt_error_t *err)
+{
+    dt_client_signature_t *move;
+    uint64_t wire, seen;
+    if (node->place == place)
+        return DT_OK;
+    do {
+        seen = session->releases;
+        DT_TRY(dt_client_move(session, node->meta, node->place, place, &move, err));
+        DT_TRY(dt_client_room(session, MOVE_BOUND, INT64_MAX, err));
+    } while (session->releases != seen);
+    DT_TRY(dt_client_run1(session, move, node->wire, &wire, err));
+    settle_at(session, node, wire, place);
+    return DT_OK;
+}
+
+/* ---- one operator ---- */
+
+struct job {
+    dt_session_t *session;
+    const dt_client_spread_t *spread;
+    dt_client_signature_t *signature;
+    uint32_t in;
+    dt_client_plan_t *plan;
+    dt_client_node_t **nodes; /* (in) */
+    uint64_t *wires;          /* (in) what the operator names */
+    uint32_t *have;           /* (in, at least 1) */
+    uint8_t *is_written;      /* (in) */
+    bool must_restart;
+};
+
+static dt_status_t node_of(struct job *job, uint32_t k, dt_error_t *err)
+{
+    dt_session_t *session = job->session;
+    uint64_t id = job->spread->inputs[k];
+    dt_client_node_t *node = dt_client_node_find(session, id);
+    if (!node) {
+        DT_TRY(dt_client_node_base(session, id, id, job->signature->inputs[k], job->signature->vdev,
+                                   err));
+        node = dt_client_node_find(session, id);
+        node->is_alien = true;
+    }
+    if (node->meta == DT_CLIENT_NO_META)
+        node->meta = job->signature->inputs[k];
+    DT_TRY(dt_client_refresh(session, node, err));
+    job->nodes[k] = node;
+    job->wires[k] = node->wire;
+    job->have[k] = node->place | (node->root->flags & DT_HINT_PINNED ? DT_CLIENT_PIN : 0);
+    return DT_OK;
+}
+
+static dt_client_node_t *base_of(dt_client_node_t *node)
+{
+    while (node->source)
+        node = node->source;
+    return node;
+}
+
+static dt_status_t whole_place(dt_session_t *session, uint32_t like, uint32_t *ret_place,
+                               dt_error_t *err)
+{
+    const dt_mesh_t *mesh = dt_client_place_mesh(session, like);
+    dt_layout_t layout = dt_layout_replicate(mesh->id, mesh->shard.ndim);
+    return dt_client_place(session, &layout, ret_place, err);
+}
+
+/* The signatures that bring back what is written, and a storage that can take it. */
+static dt_status_t ready_write(struct job *job, uint32_t k, dt_error_t *err)
+{
+    dt_session_t *session = job->session;
+    dt_client_node_t *node = job->nodes[k], *base = base_of(node);
+    uint32_t want = job->plan->want[k], stay = job->plan->stay[k], place, dense;
+    dt_client_signature_t *unused;
+    bool comes = !dt_client_place_mesh(session, base->place) && dt_client_place_mesh(session, stay);
+    if (node->source && !base->is_alien &&
+        (comes || dt_client_place_is_partial(session, base->place))) {
+        DT_TRY(whole_place(session, comes ? stay : base->place, &place, err));
+        DT_TRY(dt_client_rebase(session, base, place, err));
+        job->must_restart = true;
+        return DT_OK;
+    }
+    if (want != node->place) {
+        DT_TRY(dt_client_move(session, node->meta, node->place, want, &unused, err));
+        DT_TRY(dt_client_dense(session, node->meta, &dense, err));
+        if (base->is_alien || node->source)
+            stay = node->place;
+        if (stay != want)
+            DT_TRY(dt_client_move(session, dense, want, stay, &unused, err));
+        if (base->is_alien || node->source)
+            DT_TRY(dt_client_put_back(session, node->meta, node->place, &unused, err));
+    }
+    for (; node->source; node = node->source) {
+        if (!node->via)
+            continue;
+        DT_TRY(dt_client_dense(session, node->source->meta, &dense, err));
+        DT_TRY(dt_client_move(session, dense, node->via->place, node->source->place, &unused, err));
+        DT_TRY(dt_client_put_back(session, node->source->meta, node->source->place, &unused, err));
+    }
+    return DT_OK;
+}
+
+/* Results that are drawn or made elsewhere than they are wanted. */
+static dt_status_t ready_results(struct job *job, dt_error_t *err)
+{
+    const dt_client_plan_t *plan = job->plan;
+    dt_client_signature_t *unused;
+    for (uint32_t i = 0; i < job->signature->output_count; i++)
+        if (plan->gives[i] != plan->runs[i] &&
+            job->signature->outputs[i].alias == DT_ALIAS_FRESH &&
+            job->signature->metas[i] != DT_CLIENT_NO_META)
+            DT_TRY(dt_client_move(job->session, job->signature->metas[i], plan->runs[i],
+                                  plan->gives[i], &unused, err));
+    return DT_OK;
+}
+
+static bool is_plain(const struct job *job)
+{
+    uint32_t vdev = job->signature->vdev;
+    if (job->signature->is_dropped)
+        return false;
+    if (job->in == 0)
+        return job->spread->wanted == DT_CLIENT_NO_PLACE;
+    for (uint32_t k = 0; k < job->in; k++)
+        if (job->have[k] != vdev)
+            return false;
+    return true;
+}
+
+/* Know where everything is, and have it where it must be. The lock may be released. */
+static dt_status_t look(struct job *job, dt_error_t *err)
+{
+    dt_session_t *session = job->session;
+    job->must_restart = false;
+    job->plan = NULL;
+    for (uint32_t k = 0; k < job->in; k++)
+        DT_TRY(node_of(job, k, err));
+    if (is_plain(job))
+        return DT_OK;
+    if (job->in == 0)
+        job->have[0] = job->spread->wanted == DT_CLIENT_NO_PLACE ? job->signature->vdev
+                                                                 : job->spread->wanted;
+    DT_TRY(dt_client_plan(session, job->signature, job->have, &job->plan, err));
+    if (!job->plan->must_move && job->signature->id_count == job->signature->output_count)
+        return DT_OK; /* nothing moves, nothing is written */
+    for (uint32_t k = 0; k < job->in && !job->must_restart; k++) {
+        if (job->is_written[k])
+            DT_TRY(ready_write(job, k, err));
+        else if (job->plan->want[k] != job->nodes[k]->place)
+            DT_TRY(dt_client_bring(session, job->nodes[k], job->plan->want[k], &job->wires[k], err));
+        /* A Partial that was settled is another plan's. */
+        job->must_restart |= (job->have[k] & ~DT_CLIENT_PIN) != job->nodes[k]->place;
+    }
+    for (uint32_t k = 0; k < job->in; k++)
+        for (const dt_client_node_t *at = job->nodes[k]; at && !job->must_restart; at = at->source)
+            job->must_restart = is_stale(at); /* its storage was settled for another input's sake */
+    return job->must_restart ? DT_OK : ready_results(job, err);
+}
+
+static size_t bound_of(const struct job *job)
+{
+    size_t bound = dt_client_op_bound(job->in, job->signature->id_count, job->spread->scalar_count);
+    if (!job->plan)
+        return bound;
+    bound += (size_t)MOVE_BOUND * job->signature->output_count;
+    for (uint32_t i = 0; i < job->signature->output_count; i++) {
+        if (job->signature->outputs[i].alias != DT_ALIAS_IN_PLACE)
+            continue;
+        bound += (size_t)4 * MOVE_BOUND;
+        for (const dt_client_node_t *node = job->nodes[job->signature->outputs[i].input];
+             node->source; node = node->source)
+            bound += (size_t)2 * MOVE_BOUND;
+    }
+    return bound;
+}
+
+/* ---- putting it; room was made, the signatures are there ---- */
+
+static uint64_t put_move(dt_session_t *session, uint32_t meta, uint32_t from, uint32_t to,
+                         uint64_t wire)
+{
+    dt_client_signature_t *move;
+    uint64_t moved = 0;
+    dt_check(dt_client_move(session, meta, from, to, &move, NULL) == DT_OK);
+    put_part(session, move, &wire, NULL, &moved);
+    return moved;
+}
+
+static void put_copy(dt_session_t *session, uint32_t meta, uint32_t place, uint64_t self,
+                     uint64_t source)
+{
+    dt_client_signature_t *copy;
+    uint64_t inputs[2] = {self, source};
+    dt_check(dt_client_put_back(session, meta, place, &copy, NULL) == DT_OK);
+    put_part(session, copy, inputs, NULL, NULL);
+}
+
+static uint32_t dense_of(dt_session_t *session, uint32_t meta)
+{
+    uint32_t dense = meta;
+    dt_check(dt_client_dense(session, meta, &dense, NULL) == DT_OK);
+    return dense;
+}
+
+/* A view that shares a moved storage was written: so must be what it is a view of. */
+static void put_up(dt_session_t *session, dt_client_node_t *node)
+{
+    for (; node->source; node = node->source) {
+        dt_client_node_t *source = node->source;
+        node->made = node->root->version;
+        dt_client_node_forget(session, node);
+        if (!node->via)
+            continue;
+        uint64_t back = put_move(session, dense_of(session, source->meta), node->via->place,
+                                 source->place, node->via->wire);
+        put_copy(session, source->meta, source->place, source->wire, back);
+        dt_client_drop(session, back);
+    }
+    dt_client_node_forget(session, node);
+}
+
+/* What was written at `wire` goes where the tensor is. */
+static void put_written(struct job *job, uint32_t k)
+{
+    dt_session_t *session = job->session;
+    dt_client_node_t *node = job->nodes[k];
+    uint64_t wire = job->wires[k];
+    uint32_t want = job->plan ? job->plan->want[k] : node->place;
+    node->root->version++;
+    if (wire != node->wire) {
+        bool is_whole = !node->source && !node->is_alien;
+        uint32_t stay = is_whole ? job->plan->stay[k] : node->place;
+        uint64_t back = stay == want ? wire
+                                     : put_move(session, dense_of(session, node->meta), want, stay,
+                                                wire);
+        if (back != wire)
+            dt_client_drop(session, wire);
+        if (is_whole) {
+            settle_at(session, node, back, stay);
+        } else {
+            put_copy(session, node->meta, stay, node->wire, back);
+            dt_client_drop(session, back);
+        }
+    }
+    put_up(session, node);
+    if (node->is_alien)
+        dt_client_node_forget(session, node);
+}
+
+/* ---- results ---- */
+
+static bool has_id(const dt_output_t *out)
+{
+    return out->alias == DT_ALIAS_FRESH || out->alias == DT_ALIAS_VIEW;
+}
+
+/* Nodes of the results before anything is put: with them in hand it cannot fail. */
+static dt_status_t results_make(struct job *job, dt_client_node_t **nodes, dt_error_t *err)
+{
+    dt_session_t *session = job->session;
+    dt_client_signature_t *signature = job->signature;
+    uint32_t at = 0;
+    bool is_made = dt_client_node_room(session, signature->id_count);
+    for (uint32_t i = 0; i < signature->output_count && is_made; i++) {
+        const dt_output_t *out = &signature->outputs[i];
+        if (!has_id(out))
+            continue;
+        dt_client_node_t *node = nodes[at] = dt_client_node_new(session);
+        is_made = node != NULL;
+        if (!is_made)
+            break;
+        at++;
+        node->id = session->next_tensor; /* anything: it is given when the operator is put */
+        if (out->alias == DT_ALIAS_VIEW && job->spread->scalar_count) {
+            node->scalars = malloc(job->spread->scalar_count * sizeof *node->scalars);
+            is_made = node->scalars != NULL;
+            if (is_made)
+                memcpy(node->scalars, job->spread->scalars,
+                       job->spread->scalar_count * sizeof *node->scalars);
+        }
+    }
+    if (is_made)
+        return DT_OK;
+    while (at > 0)
+        dt_client_node_discard(session, nodes[--at]);
+    return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for results");
+}
+
+static void result_is(struct job *job, dt_client_node_t *node, uint32_t i, uint64_t id)
+{
+    dt_session_t *session = job->session;
+    dt_client_signature_t *signature = job->signature;
+    const dt_output_t *out = &signature->outputs[i];
+    dt_client_node_t *source = out->alias == DT_ALIAS_VIEW ? job->nodes[out->input] : NULL;
+    uint32_t runs = job->plan ? job->plan->runs[i] : signature->vdev;
+    node->id = node->wire = id;
+    node->meta = signature->metas[i];
+    node->place = runs;
+    if (!source && job->plan && job->plan->gives[i] != runs && node->meta != DT_CLIENT_NO_META) {
+        node->place = job->plan->gives[i];
+        node->wire = put_move(session, node->meta, runs, node->place, id);
+        dt_client_drop(session, id);
+    }
+    if (source) {
+        node->step = job->in == 1 ? signature : NULL;
+        node->output = i;
+        node->source_wire = source->wire;
+        node->made = source->root->version;
+        if (job->wires[out->input] != source->wire) {
+            node->via = dt_client_node_kept(session, source, job->plan->want[out->input]);
+            if (node->via)
+                node->via->refs++;
+        }
+    }
+    dt_client_node_add(session, node, source);
+}
+
+static dt_status_t put_all(struct job *job, uint64_t *ret_outputs, dt_error_t *err)
+{
+    dt_session_t *session = job->session;
+    dt_client_signature_t *signature = job->signature;
+    dt_client_node_t *near[NEAR];
+    dt_client_node_t **nodes =
+        signature->id_count <= NEAR ? near : malloc(signature->id_count * sizeof *nodes);
+    dt_status_t status = nodes ? results_make(job, nodes, err)
+                               : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for results");
+    if (status == DT_OK) {
+        uint32_t at = 0;
+        for (uint32_t k = 0; k < job->in && job->plan; k++)
+            if (job->plan->want[k] != job->nodes[k]->place && job->is_written[k])
+                job->wires[k] = put_move(session, job->nodes[k]->meta, job->nodes[k]->place,
+                                         job->plan->want[k], job->nodes[k]->wire);
+        put_part(session, job->plan ? job->plan->run : signature, job->wires, job->spread->scalars,
+                 ret_outputs);
+        for (uint32_t i = 0; i < signature->output_count; i++)
+            if (has_id(&signature->outputs[i])) {
+                result_is(job, nodes[at], i, ret_outputs[at]);
+                at++;
+            }
+        for (uint32_t k = 0; k < job->in; k++) {
+            if (job->is_written[k])
+                put_written(job, k);
+            else if (job->nodes[k]->is_alien)
+                dt_client_node_forget(session, job->nodes[k]);
+        }
+        dt_client_put_end(session);
+    }
+    if (nodes != near)
+        free(nodes);
+    dt_client_drop_flush(session);
+    return status;
+}
+
+static dt_status_t run(struct job *job, uint64_t *ret_outputs, dt_error_t *err)
+{
+    dt_session_t *session = job->session;
+    for (;;) {
+        uint64_t seen = session->releases;
+        if (session->state == DT_CLIENT_ENDED)
+            return dt_fail(err, session->end.code, "dt", 0, "%s", session->end.text);
+        DT_TRY(look(job, err));
+        if (job->must_restart || session->releases != seen)
+            continue;
+        DT_TRY(dt_client_room(session, bound_of(job), INT64_MAX, err));
+        if (session->releases == seen)
+            return put_all(job, ret_outputs, err);
+    }
+}
+
+dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *spread,
+                             uint64_t *ret_outputs, dt_error_t *err)
+{
+    dt_client_node_t *near_nodes[NEAR];
+    uint64_t near_wires[NEAR];
+    uint32_t near_have[NEAR];
+    uint8_t near_written[NEAR] = {0};
+    uint32_t in = spread->signature->input_count;
+    bool is_near = in <= NEAR;
+    struct job job = {.session = session,
+                      .spread = spread,
+                      .signature = spread->signature,
+                      .in = in,
+                      .nodes = is_near ? near_nodes : malloc(in * sizeof *job.nodes),
+                      .wires = is_near ? near_wires : malloc(in * sizeof *job.wires),
+                      .have = is_near ? near_have : malloc(in * sizeof *job.have),
+                      .is_written = is_near ? near_written : calloc(in, 1)};
+    bool is_made = job.nodes && job.wires && job.have && job.is_written;
+    for (uint32_t i = 0; is_made && i < spread->signature->output_count; i++)
+        if (spread->signature->outputs[i].alias == DT_ALIAS_IN_PLACE)
+            job.is_written[spread->signature->outputs[i].input] = 1;
+    dt_status_t status = is_made
+                             ? run(&job, ret_outputs, err)
+                             : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an operator");
+    if (!is_near) {
+        free(job.nodes);
+        free(job.wires);
+        free(job.have);
+        free(job.is_written);
+    }
+    return status;
+}
