@@ -290,6 +290,7 @@ typedef struct dt_client_plan {
 typedef struct dt_client_copy {
     uint32_t refs;
     uint32_t place;
+    uint32_t meta;
     uint64_t wire;
 } dt_client_copy_t;
 
@@ -336,7 +337,9 @@ typedef struct dt_client_track {
     dt_client_node_t *node_pool;
     struct dt_client_move *moves; /* (move_cap) open addressing: redistributions with a signature */
     uint32_t move_count, move_cap;
-    uint64_t *drops; /* wires to free when an operator is in the stream */
+    struct dt_client_dropped {
+        uint64_t wire, bytes;
+    } * drops; /* to free when an operator is in the stream */
     uint32_t drop_count, drop_cap;
 } dt_client_track_t;
 
@@ -686,8 +689,8 @@ void dt_client_node_forget(dt_session_t *session, dt_client_node_t *node); /* wh
 dt_status_t dt_client_node_keep(dt_session_t *session, dt_client_node_t *node, uint32_t place,
                                 uint64_t wire);
 void dt_client_copy_unref(dt_session_t *session, dt_client_copy_t *copy); /* NULL is fine */
-/* Free this wire with the next flush. */
-void dt_client_drop(dt_session_t *session, uint64_t wire);
+/* Free this wire, of a tensor of such metadata, with the next flush. */
+void dt_client_drop(dt_session_t *session, uint64_t wire, uint32_t meta);
 void dt_client_drop_flush(dt_session_t *session);
 
 /* ---- plan.c; lock held, may be released ---- */

@@ -50,7 +50,7 @@ static bool is_stale(const dt_client_node_t *node)
 
 static void settle_at(dt_session_t *session, dt_client_node_t *node, uint64_t wire, uint32_t place)
 {
-    dt_client_drop(session, node->wire);
+    dt_client_drop(session, node->wire, node->meta);
     node->wire = wire;
     node->place = place;
 }
@@ -70,7 +70,7 @@ static void derive_put(dt_session_t *session, dt_client_node_t *node, const dt_c
         if (i == node->output)
             settle_at(session, node, ids[at], plan->gives[i]);
         else
-            dt_client_drop(session, ids[at]);
+            dt_client_drop(session, ids[at], node->step->metas[i]);
         at++;
     }
     if (via)
@@ -380,7 +380,7 @@ static void put_up(dt_session_t *session, dt_client_node_t *node)
         uint64_t back = put_move(session, dense_of(session, source->meta), node->via->place,
                                  source->place, node->via->wire);
         put_copy(session, source->meta, source->place, source->wire, back);
-        dt_client_drop(session, back);
+        dt_client_drop(session, back, source->meta);
     }
     dt_client_node_forget(session, node);
 }
@@ -400,12 +400,12 @@ static void put_written(struct job *job, uint32_t k)
                                      : put_move(session, dense_of(session, node->meta), want, stay,
                                                 wire);
         if (back != wire)
-            dt_client_drop(session, wire);
+            dt_client_drop(session, wire, node->meta);
         if (is_whole) {
             settle_at(session, node, back, stay);
         } else {
             put_copy(session, node->meta, stay, node->wire, back);
-            dt_client_drop(session, back);
+            dt_client_drop(session, back, node->meta);
         }
     }
     put_up(session, node);
@@ -465,7 +465,7 @@ static void result_is(struct job *job, dt_client_node_t *node, uint32_t i, uint6
     if (!source && job->plan && job->plan->gives[i] != runs && node->meta != DT_CLIENT_NO_META) {
         node->place = job->plan->gives[i];
         node->wire = put_move(session, node->meta, runs, node->place, id);
-        dt_client_drop(session, id);
+        dt_client_drop(session, id, node->meta);
     }
     if (source) {
         node->step = job->in == 1 ? signature : NULL;

@@ -8,25 +8,28 @@
 
 /* ---- freeing wires, behind the operator that is being put ---- */
 
-void dt_client_drop(dt_session_t *session, uint64_t wire)
+void dt_client_drop(dt_session_t *session, uint64_t wire, uint32_t meta)
 {
     dt_client_track_t *track = &session->track;
     if (track->drop_count == track->drop_cap) {
         uint32_t cap = track->drop_cap ? 2 * track->drop_cap : 64;
-        uint64_t *grown = realloc(track->drops, cap * sizeof *grown);
+        void *grown = realloc(track->drops, cap * sizeof *track->drops);
         if (!grown)
             return; /* it is freed with the session */
         track->drops = grown;
         track->drop_cap = cap;
     }
-    track->drops[track->drop_count++] = wire;
+    uint64_t bytes = meta < session->metas.count
+                         ? (uint64_t)dt_meta_bytes(session->metas.items[meta])
+                         : DT_CLIENT_FREE_UNKNOWN;
+    track->drops[track->drop_count++] = (struct dt_client_dropped){wire, bytes};
 }
 
 void dt_client_drop_flush(dt_session_t *session)
 {
     dt_client_track_t *track = &session->track;
     for (uint32_t i = 0; i < track->drop_count; i++)
-        dt_client_free_wire(session, track->drops[i], DT_CLIENT_FREE_UNKNOWN);
+        dt_client_free_wire(session, track->drops[i].wire, track->drops[i].bytes);
     track->drop_count = 0;
 }
 
@@ -34,7 +37,7 @@ void dt_client_copy_unref(dt_session_t *session, dt_client_copy_t *copy)
 {
     if (!copy || --copy->refs > 0)
         return;
-    dt_client_drop(session, copy->wire);
+    dt_client_drop(session, copy->wire, copy->meta);
     free(copy);
 }
 
@@ -152,7 +155,7 @@ void dt_client_node_unref(dt_session_t *session, dt_client_node_t *node)
         dt_client_node_t *source = node->source;
         dt_client_node_forget(session, node);
         dt_client_copy_unref(session, node->via);
-        dt_client_drop(session, node->wire);
+        dt_client_drop(session, node->wire, node->meta);
         table_remove(&session->track, node);
         dt_client_node_discard(session, node);
         node = source;
@@ -202,10 +205,11 @@ dt_status_t dt_client_node_keep(dt_session_t *session, dt_client_node_t *node, u
     dt_client_copy_t *copy = malloc(sizeof *copy);
     uint32_t at = 0;
     if (!copy) {
-        dt_client_drop(session, wire);
+        dt_client_drop(session, wire, node->meta);
         return DT_ERR_NOMEM;
     }
-    *copy = (dt_client_copy_t){.refs = 1, .place = place, .wire = wire};
+    *copy = (dt_client_copy_t){
+        .refs = 1, .place = place, .meta = node->meta, .wire = wire};
     if (node->kept_version != node->root->version || node->kept_wire != node->wire)
         dt_client_node_forget(session, node);
     node->kept_version = node->root->version;
