@@ -81,12 +81,11 @@ dt_status_t dt_submit_on(dt_session_t *session, uint32_t signature, const dt_mes
     dt_status_t status = check_submit(session, signature, 0, scalar_count, output_count, err);
     if (status == DT_OK) {
         spread.signature = session->cache.signatures[signature];
-        const dt_meta_t *meta = spread.signature->output_count == 1 &&
-                                        spread.signature->metas[0] != DT_CLIENT_NO_META
-                                    ? session->metas.items[spread.signature->metas[0]]
-                                    : NULL;
-        status =
-            dt_client_place_given(session, 0, mesh, placements, meta, &spread.wanted, err);
+        const dt_meta_t *meta =
+            spread.signature->output_count == 1 && spread.signature->metas[0] != DT_CLIENT_NO_META
+                ? session->metas.items[spread.signature->metas[0]]
+                : NULL;
+        status = dt_client_place_given(session, 0, mesh, placements, meta, &spread.wanted, err);
     }
     if (status == DT_OK && !mesh)
         spread.wanted = DT_CLIENT_NO_PLACE;

@@ -278,12 +278,12 @@ typedef struct dt_client_plan {
     struct dt_client_plan *next;
     dt_client_signature_t *run; /* the signature with exact layouts */
     uint32_t policy;            /* that it was made under */
-    uint32_t *have; /* (inputs) and pins; without inputs (1) the place wanted of the outputs */
-    uint32_t *want; /* (inputs) where `run` takes them */
-    uint32_t *stay; /* (inputs) where a written one is afterwards */
-    uint32_t *runs; /* (outputs) where `run` gives them */
+    uint32_t *have;  /* (inputs) and pins; without inputs (1) the place wanted of the outputs */
+    uint32_t *want;  /* (inputs) where `run` takes them */
+    uint32_t *stay;  /* (inputs) where a written one is afterwards */
+    uint32_t *runs;  /* (outputs) where `run` gives them */
     uint32_t *gives; /* (outputs) where they are to be */
-    bool must_move; /* some `want` or `gives` is another place */
+    bool must_move;  /* some `want` or `gives` is another place */
 } dt_client_plan_t;
 
 /* A value that was moved; whoever reads it there shares it. */
@@ -305,10 +305,10 @@ typedef struct dt_client_node {
     struct dt_client_node *next; /* in its bucket, or in the pool */
     uint64_t id;
     uint64_t wire;
-    uint32_t meta;  /* interned; DT_CLIENT_NO_META */
+    uint32_t meta; /* interned; DT_CLIENT_NO_META */
     uint32_t place;
-    uint32_t refs;  /* the program's, and views of it */
-    bool is_alien;  /* from before the tracking: its storage may have views that nobody knows */
+    uint32_t refs; /* the program's, and views of it */
+    bool is_alien; /* from before the tracking: its storage may have views that nobody knows */
     dt_client_root_t own;   /* of a storage */
     dt_client_root_t *root; /* of the node that is its whole, which lives as long as a view of it */
     dt_client_copy_t *kept[DT_CLIENT_KEPT_MAX]; /* the value at other places, */

@@ -100,7 +100,8 @@ dt_status_t dt_redistribute(dt_tensor_t *tensor, const dt_mesh_t *mesh,
     if (status != DT_OK)
         return dt_fail(err, status, "dt", 0, "the tensor that is to be moved has no value");
     DT_TRY(dt_client_lock(session, err));
-    status = redistribute(session, tensor->id, &meta, 0, mesh, placements, &id, &index, &place, err);
+    status =
+        redistribute(session, tensor->id, &meta, 0, mesh, placements, &id, &index, &place, err);
     if (status == DT_OK) {
         made = dt_client_tensor_new(session, id, index, dt_client_place_vdev(session, place));
         if (!made)

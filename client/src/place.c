@@ -237,8 +237,9 @@ void dt_client_place_layout(const dt_session_t *session, uint32_t place, dt_layo
 const dt_mesh_t *dt_client_place_mesh(const dt_session_t *session, uint32_t place)
 {
     uint32_t first = session->settings.vdev_count;
-    return place < first ? NULL
-                         : session->track.meshes[session->track.layouts[place - first].mesh - first];
+    return place < first
+               ? NULL
+               : session->track.meshes[session->track.layouts[place - first].mesh - first];
 }
 
 uint32_t dt_client_place_vdev(const dt_session_t *session, uint32_t place)

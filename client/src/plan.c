@@ -11,7 +11,7 @@
 
 struct dt_client_move {
     uint32_t meta, from, to;
-    bool is_put; /* copy_ at `from`, not a move */
+    bool is_put;                      /* copy_ at `from`, not a move */
     dt_client_signature_t *signature; /* NULL: free */
 };
 

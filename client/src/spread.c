@@ -91,8 +91,7 @@ static dt_status_t derive(dt_session_t *session, dt_client_node_t *node, dt_erro
                        "has moved",
                        (unsigned long long)node->id);
     uint64_t *ids = malloc((node->step->id_count + 1) * sizeof *ids);
-    dt_status_t status =
-        ids ? DT_OK : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a view");
+    dt_status_t status = ids ? DT_OK : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a view");
     while (status == DT_OK) {
         uint64_t seen = session->releases, wire;
         uint32_t have = source->place;
@@ -272,8 +271,7 @@ static dt_status_t ready_results(struct job *job, dt_error_t *err)
     const dt_client_plan_t *plan = job->plan;
     dt_client_signature_t *unused;
     for (uint32_t i = 0; i < job->signature->output_count; i++)
-        if (plan->gives[i] != plan->runs[i] &&
-            job->signature->outputs[i].alias == DT_ALIAS_FRESH &&
+        if (plan->gives[i] != plan->runs[i] && job->signature->outputs[i].alias == DT_ALIAS_FRESH &&
             job->signature->metas[i] != DT_CLIENT_NO_META)
             DT_TRY(dt_client_move(job->session, job->signature->metas[i], plan->runs[i],
                                   plan->gives[i], &unused, err));
@@ -304,8 +302,8 @@ static dt_status_t look(struct job *job, dt_error_t *err)
     if (is_plain(job))
         return DT_OK;
     if (job->in == 0)
-        job->have[0] = job->spread->wanted == DT_CLIENT_NO_PLACE ? job->signature->vdev
-                                                                 : job->spread->wanted;
+        job->have[0] =
+            job->spread->wanted == DT_CLIENT_NO_PLACE ? job->signature->vdev : job->spread->wanted;
     DT_TRY(dt_client_plan(session, job->signature, job->have, &job->plan, err));
     if (!job->plan->must_move && job->signature->id_count == job->signature->output_count)
         return DT_OK; /* nothing moves, nothing is written */
@@ -313,7 +311,8 @@ static dt_status_t look(struct job *job, dt_error_t *err)
         if (job->is_written[k])
             DT_TRY(ready_write(job, k, err));
         else if (job->plan->want[k] != job->nodes[k]->place)
-            DT_TRY(dt_client_bring(session, job->nodes[k], job->plan->want[k], &job->wires[k], err));
+            DT_TRY(
+                dt_client_bring(session, job->nodes[k], job->plan->want[k], &job->wires[k], err));
         /* A Partial that was settled is another plan's. */
         job->must_restart |= (job->have[k] & ~DT_CLIENT_PIN) != job->nodes[k]->place;
     }
@@ -396,9 +395,9 @@ static void put_written(struct job *job, uint32_t k)
     if (wire != node->wire) {
         bool is_whole = !node->source && !node->is_alien;
         uint32_t stay = is_whole ? job->plan->stay[k] : node->place;
-        uint64_t back = stay == want ? wire
-                                     : put_move(session, dense_of(session, node->meta), want, stay,
-                                                wire);
+        uint64_t back = stay == want
+                            ? wire
+                            : put_move(session, dense_of(session, node->meta), want, stay, wire);
         if (back != wire)
             dt_client_drop(session, wire, node->meta);
         if (is_whole) {
@@ -554,9 +553,8 @@ dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *sp
     for (uint32_t i = 0; is_made && i < spread->signature->output_count; i++)
         if (spread->signature->outputs[i].alias == DT_ALIAS_IN_PLACE)
             job.is_written[spread->signature->outputs[i].input] = 1;
-    dt_status_t status = is_made
-                             ? run(&job, ret_outputs, err)
-                             : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an operator");
+    dt_status_t status = is_made ? run(&job, ret_outputs, err)
+                                 : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an operator");
     if (!is_near) {
         free(job.nodes);
         free(job.wires);

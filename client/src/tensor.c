@@ -416,8 +416,8 @@ static dt_status_t take_upload(dt_session_t *session, const dt_upload_t *given, 
         return DT_OK;
     from->vdev = from->mesh->first;
     DT_TRY(dt_client_lock(session, err));
-    dt_status_t status = dt_client_place_given(session, 0, from->mesh, from->placements, meta,
-                                               ret_place, err);
+    dt_status_t status =
+        dt_client_place_given(session, 0, from->mesh, from->placements, meta, ret_place, err);
     if (status == DT_OK && dt_client_place_is_partial(session, *ret_place))
         status = dt_fail(err, DT_ERR_INVALID, "dt", 0,
                          "a value from host memory cannot be made Partial: upload it Replicate and "

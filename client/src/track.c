@@ -208,8 +208,7 @@ dt_status_t dt_client_node_keep(dt_session_t *session, dt_client_node_t *node, u
         dt_client_drop(session, wire, node->meta);
         return DT_ERR_NOMEM;
     }
-    *copy = (dt_client_copy_t){
-        .refs = 1, .place = place, .meta = node->meta, .wire = wire};
+    *copy = (dt_client_copy_t){.refs = 1, .place = place, .meta = node->meta, .wire = wire};
     if (node->kept_version != node->root->version || node->kept_wire != node->wire)
         dt_client_node_forget(session, node);
     node->kept_version = node->root->version;

@@ -294,9 +294,9 @@ static int apply_fetch(struct apply *a)
     int error;
     if (!storage)
         return DT_FRAME_E_ID;
-    error = dt_session_future_add(a->session, a->record->move.number,
-                                  dt_session_spot_vdev(a->session, storage->spot),
-                                  a->record->sequence);
+    error =
+        dt_session_future_add(a->session, a->record->move.number,
+                              dt_session_spot_vdev(a->session, storage->spot), a->record->sequence);
     if (error || !storage->cause)
         return error;
     a->fate = DT_FATE_NOP;
@@ -564,8 +564,7 @@ static bool add(struct rewrite *w, const dt_record_t *record, unsigned fate, con
 {
     for (int attempt = 0; attempt < 2; attempt++) {
         dt_frame_writer_t before = w->writer;
-        if (put_record(w, record, fate, raw, raw_bytes) &&
-            w->writer.len <= DT_FRAME_BYTES_MAX)
+        if (put_record(w, record, fate, raw, raw_bytes) && w->writer.len <= DT_FRAME_BYTES_MAX)
             return true;
         w->writer = before;
         if (before.count == 0)

@@ -85,12 +85,12 @@ typedef struct dt_session_plan {
 /* What a signature means for the tables. */
 typedef struct dt_session_signature {
     uint32_t input_count, output_count, scalar_count; /* that an OP must have */
-    uint32_t spot;        /* of all its tensors, if is_uniform */
-    uint32_t cause;       /* refused by name; 0: not */
+    uint32_t spot;                                    /* of all its tensors, if is_uniform */
+    uint32_t cause;                                   /* refused by name; 0: not */
     uint32_t write_count; /* inputs that it writes: the first ones of `links` */
     bool has_views;       /* behind them: for each output 1 + input that it is a view of, or 0 */
-    bool is_uniform;      /* else behind those: spots of the inputs, then of the outputs with an id */
-    bool is_told;         /* the client knows that it is refused */
+    bool is_uniform; /* else behind those: spots of the inputs, then of the outputs with an id */
+    bool is_told;    /* the client knows that it is refused */
     char *name;
     dt_session_plan_t plan; /* owned */
     uint32_t links[];
@@ -490,7 +490,8 @@ const Dtorch__V1__OperatorError *dt_session_cause_of(const dt_session_t *session
 dt_status_t dt_session_meshes_init(dt_session_t *session);
 void dt_session_meshes_fini(dt_session_t *session);
 int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record);
-/* The number of a layout. Errors: E_LIMIT (its mesh is not defined, or there are too many), NOMEM. */
+/* The number of a layout. Errors: E_LIMIT (its mesh is not defined, or there are too many), NOMEM.
+ */
 int dt_session_spot(dt_session_t *session, const dt_layout_t *layout, uint32_t *ret_spot);
 /* NULL: it is one device. */
 const dt_session_mesh_t *dt_session_spot_mesh(const dt_session_t *session, uint32_t spot);

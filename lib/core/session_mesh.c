@@ -1,5 +1,5 @@
-/* Meshes of a session, layouts by number, and whether those of a signature are right. Clients derive
- * layouts; here they are derived again by the same rules (lib/shard), once a signature. */
+/* Meshes of a session, layouts by number, and whether those of a signature are right. Clients
+ * derive layouts; here they are derived again by the same rules (lib/shard), once a signature. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +93,8 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
     }
     memcpy(made.vdevs, mesh->vdevs, mesh->vdev_count * sizeof *made.vdevs);
     error = keep_mesh(session, record, &made);
-    if (!error && dt_shard_mesh_init(&made.shard, mesh->ndim, mesh->sizes, made.vdevs, NULL) != DT_OK)
+    if (!error &&
+        dt_shard_mesh_init(&made.shard, mesh->ndim, mesh->sizes, made.vdevs, NULL) != DT_OK)
         error = DT_FRAME_E_LIMIT;
     if (error) {
         free(made.vdevs);
@@ -337,8 +338,7 @@ dt_status_t dt_session_check_layouts(dt_sessions_t *sessions, dt_session_t *sess
                                      const dt_signature_t *decoded, uint8_t **ret_steps,
                                      uint32_t *ret_step_bytes, dt_error_t *err)
 {
-    const struct check c = {
-        .sessions = sessions, .session = session, .sig = decoded, .err = err};
+    const struct check c = {.sessions = sessions, .session = session, .sig = decoded, .err = err};
     *ret_steps = NULL;
     *ret_step_bytes = 0;
     if (dt_str_is_equal(decoded->name, "dtorch::redistribute"))
