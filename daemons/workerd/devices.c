@@ -195,13 +195,48 @@ static void dirs_fill(const dt_devices_selection_t *selection, dt_engine_setup_t
     }
 }
 
+/* Whether the first device will be LibTorch's, as far as Devices= tells. */
+static bool expects_torch(const dt_devices_selection_t *selection)
+{
+    dt_loader_file_t files[DT_INVENTORY_BACKEND_MAX];
+    const dt_device_options_t *options = &selection->options;
+    bool is_wanted = options->device_count == 0;
+    size_t count;
+    for (size_t i = 0; i < options->device_count; i++)
+        is_wanted |= dt_str_is_equal(options->devices[i], "all") ||
+                     dt_str_is_equal(options->devices[i], "torch") ||
+                     dt_str_has_prefix(options->devices[i], "torch:");
+    if (!is_wanted || dt_loader_scan(options->backend_dirs, options->backend_dir_count, files,
+                                     DT_INVENTORY_BACKEND_MAX, &count, NULL) != DT_OK)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (dt_str_is_equal(files[i].name, "torch"))
+            return true;
+    return false;
+}
+
+/* Before the devices are known: the library that takes long is loaded beside the inventory. */
+static bool setup_early(const dt_conf_t *conf, const dt_identity_t *identity,
+                        dt_engine_setup_t *ret_setup)
+{
+    dt_devices_selection_t selection;
+    dt_devices_select(conf, identity, &selection);
+    if (!expects_torch(&selection))
+        return false;
+    ret_setup->device = DT_ENGINE_DEVICE_LATER;
+    (void)dt_str_copy(ret_setup->backend, sizeof ret_setup->backend, "torch");
+    (void)dt_str_copy(ret_setup->seed, sizeof ret_setup->seed, identity->node_id_hex);
+    dirs_fill(&selection, ret_setup);
+    return true;
+}
+
 bool dt_devices_engine_setup(const dt_devices_t *devices, const dt_conf_t *conf,
                              const dt_identity_t *identity, int32_t device, int32_t preferred,
                              dt_engine_setup_t *ret_setup)
 {
     dt_devices_selection_t selection;
     if (!devices->snapshot)
-        return false;
+        return device < 0 && setup_early(conf, identity, ret_setup);
     const dt_device_t *found = device >= 0 ? device_find(devices->snapshot, device)
                                            : device_choose(devices->snapshot, preferred);
     if (!found)

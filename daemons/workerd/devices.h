@@ -39,7 +39,8 @@ dt_inventory_message_t *dt_devices_message(dt_devices_t *devices);
 
 /* Tell what an engine for `device` has to load; -1: for the device that `preferred` names, else the
  * first one that is good, torch's before others. False: the devices were not asked yet, or there is
- * no such one. A node without devices gives -1 in ret_setup->device.
+ * no such one. A node without devices gives -1 in ret_setup->device; before the devices were asked,
+ * it is DT_ENGINE_DEVICE_LATER where they are expected to be LibTorch's.
  * Ownership: borrows `conf` and `identity`. */
 bool dt_devices_engine_setup(const dt_devices_t *devices, const dt_conf_t *conf,
                              const dt_identity_t *identity, int32_t device, int32_t preferred,

@@ -40,8 +40,9 @@ typedef enum dt_engine_message_kind {
     DT_ENGINE_MESSAGE_WINDOW,  /* agent: the window of an instance's program, in place of an earlier
                                   one; its descriptor, or none: there is no window any more */
     DT_ENGINE_MESSAGE_NO_WINDOW, /* engine: the window of an instance cannot be used. text: why */
-    DT_ENGINE_MESSAGE_PEER, /* agent: how to reach another member of an instance on this host; its
-                               arena, and the eventfd that wakes it */
+    DT_ENGINE_MESSAGE_PEER,  /* agent: how to reach another member of an instance on this host; its
+                                arena, and the eventfd that wakes it */
+    DT_ENGINE_MESSAGE_SETUP, /* agent: the setup that was promised; its descriptor */
 } dt_engine_message_kind_t;
 
 typedef struct dt_engine_message {

@@ -13,8 +13,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-static dt_status_t setup_write(const dt_engine_setup_t *setup, dt_engine_door_t *door,
-                               dt_error_t *err)
+dt_status_t dt_engine_door_setup(const dt_engine_setup_t *setup, int *ret_fd, dt_error_t *err)
 {
     int fd;
     void *map;
@@ -23,7 +22,7 @@ static dt_status_t setup_write(const dt_engine_setup_t *setup, dt_engine_door_t 
     if (status == DT_OK) {
         memcpy(map, setup, sizeof *setup);
         dt_memfd_unmap(map, sizeof *setup);
-        status = dt_memfd_reopen_readonly(fd, &door->setup, err);
+        status = dt_memfd_reopen_readonly(fd, ret_fd, err);
     }
     (void)close(fd);
     return status;
@@ -60,7 +59,7 @@ dt_status_t dt_engine_door_open(const dt_engine_setup_t *setup, dt_engine_door_t
     DT_TRY(dt_ring_wake_create(&ret_door->bell, err));
     DT_TRY(dt_ring_wake_create(&ret_door->meta_wake, err));
     DT_TRY(dt_ring_wake_create(&ret_door->move_wake, err));
-    DT_TRY(setup_write(setup, ret_door, err));
+    DT_TRY(dt_engine_door_setup(setup, &ret_door->setup, err));
     return meta_make(ret_door, err);
 }
 

@@ -24,6 +24,10 @@ typedef struct dt_engine_door {
  * Errors: LIMIT (descriptors), NOMEM. */
 DT_MUST_USE dt_status_t dt_engine_door_open(const dt_engine_setup_t *setup,
                                             dt_engine_door_t *ret_door, dt_error_t *err);
+/* Put a setup into memory that can only be read. Ownership: gives *ret_fd, close() it. Errors:
+ * LIMIT, NOMEM. */
+DT_MUST_USE dt_status_t dt_engine_door_setup(const dt_engine_setup_t *setup, int *ret_fd,
+                                             dt_error_t *err);
 /* What the child gets. */
 void dt_engine_door_fds(const dt_engine_door_t *door, dt_child_fd_t fds[DT_ENGINE_DOOR_FDS]);
 /* The child has started: close what only it needs. */

@@ -55,7 +55,7 @@ static uint32_t dirs_of(const dt_engine_setup_t *setup, const char **dirs)
     return count;
 }
 
-static dt_status_t device_open(dt_engine_host_t *host, dt_error_t *err)
+static dt_status_t backend_open(dt_engine_host_t *host, dt_error_t *err)
 {
     const dt_engine_setup_t *setup = &host->setup;
     const char *dirs[DT_INVENTORY_BACKEND_MAX];
@@ -67,14 +67,21 @@ static dt_status_t device_open(dt_engine_host_t *host, dt_error_t *err)
         .faults = "",
         .library = "",
     };
+    return dt_device_execute_open(setup->backend, dirs, dirs_of(setup, dirs), &options, &host->run,
+                                  err);
+}
+
+static dt_status_t device_open(dt_engine_host_t *host, dt_error_t *err)
+{
+    const dt_engine_setup_t *setup = &host->setup;
     const dt_backend_device_options_t device_options = {
         .struct_size = sizeof device_options,
         .info = &setup->info,
         .memory = dt_exec_backend_memory(),
         .threads = setup->threads,
     };
-    DT_TRY(dt_device_execute_open(setup->backend, dirs, dirs_of(setup, dirs), &options, &host->run,
-                                  err));
+    if (!host->run.is_open)
+        DT_TRY(backend_open(host, err));
     return host->run.table.device_open(host->run.ctx, &device_options, &host->device, err);
 }
 
@@ -155,16 +162,47 @@ static void warm_up(dt_engine_host_t *host)
 
 /* ---- coming up ---- */
 
-static dt_status_t setup_read(dt_engine_host_t *host, dt_error_t *err)
+/* `fd` is closed. */
+static dt_status_t setup_read(dt_engine_host_t *host, int fd, dt_error_t *err)
 {
     void *map;
-    DT_TRY(dt_memfd_map(DT_ENGINE_FD_SETUP, sizeof host->setup, DT_MEMFD_READ, &map, err));
+    dt_status_t status = dt_memfd_map(fd, sizeof host->setup, DT_MEMFD_READ, &map, err);
+    (void)close(fd);
+    DT_TRY(status);
     memcpy(&host->setup, map, sizeof host->setup);
     dt_memfd_unmap(map, sizeof host->setup);
-    (void)close(DT_ENGINE_FD_SETUP);
     if (host->setup.magic != DT_ENGINE_SETUP_MAGIC)
         return dt_fail(err, DT_ERR_INVALID, "dt", host->setup.magic, "not an engine's setup");
     return DT_OK;
+}
+
+/* The agent does not know its devices yet: load what it expects to need, then wait for its word. */
+static dt_status_t setup_await(dt_engine_host_t *host, dt_error_t *err)
+{
+    dt_engine_setup_t *early = malloc(sizeof *early);
+    dt_engine_message_t message = {0};
+    int fd = -1, fd_count = 0;
+    size_t size;
+    if (!early)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an engine");
+    *early = host->setup;
+    (void)backend_open(host, NULL); /* if it fails, the second time says why */
+    dt_status_t status = dt_seqpacket_recv(DT_ENGINE_FD_CONTROL, &message, sizeof message, &size,
+                                           &fd, 1, &fd_count, err);
+    if (status == DT_OK && (message.kind != DT_ENGINE_MESSAGE_SETUP || fd_count != 1))
+        status = dt_fail(err, DT_ERR_STOPPED, "dt", message.kind, "no device is needed any more");
+    if (status == DT_OK)
+        status = setup_read(host, fd, err);
+    bool is_same = strcmp(early->backend, host->setup.backend) == 0 &&
+                   strcmp(early->spec, host->setup.spec) == 0 &&
+                   strcmp(early->seed, host->setup.seed) == 0 &&
+                   memcmp(early->dirs, host->setup.dirs, sizeof early->dirs) == 0;
+    free(early);
+    if (!host->run.is_open || !is_same) {
+        dt_loader_close(&host->run);
+        memset(&host->run, 0, sizeof host->run);
+    }
+    return status;
 }
 
 dt_status_t dt_engine_host_open(dt_engine_page_t *page, dt_engine_host_t **ret_host,
@@ -175,7 +213,9 @@ dt_status_t dt_engine_host_open(dt_engine_page_t *page, dt_engine_host_t **ret_h
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an engine");
     host->page = page;
     *ret_host = host; /* for the life of the process, whatever comes */
-    DT_TRY(setup_read(host, err));
+    DT_TRY(setup_read(host, DT_ENGINE_FD_SETUP, err));
+    if (host->setup.device == DT_ENGINE_DEVICE_LATER)
+        DT_TRY(setup_await(host, err));
     DT_TRY(dt_memfd_map(DT_ENGINE_FD_META, DT_CHANNEL_META_SIZE, DT_MEMFD_READ_WRITE,
                         &host->meta_memory, err));
     (void)close(DT_ENGINE_FD_META);

@@ -46,6 +46,7 @@ typedef struct engine {
     bool is_reported;
     bool is_taken;  /* by sessions; else it is a spare */
     bool is_used;   /* a session is open in it now */
+    bool is_early;  /* it loads, and waits for what it is for */
     int32_t device; /* -1: none */
     char backend[32];
     dt_engine_door_t door;
@@ -246,7 +247,9 @@ static void on_engine_timer(void *arg, int64_t deadline_ns)
     engine_t *engine = arg;
     dt_engines_t *engines = engine->owner;
     (void)deadline_ns;
-    if (engine->phase == ENGINE_COMING_UP) {
+    if (engine->phase == ENGINE_COMING_UP && engine->is_early) {
+        dt_timer_arm(engine->timer, dt_loop_now_ns() + DT_ENGINES_COME_UP_NS); /* it is our turn */
+    } else if (engine->phase == ENGINE_COMING_UP) {
         set_lost(engine, NULL, DT_ENGINES_END_NS);
         engine_kill(engine);
         report(engine, DTORCH__V1__ENGINE_EVENT__KIND__FAILED, 0, 0, "not warm within 60 s");
@@ -494,19 +497,34 @@ static void door_none(engine_t *engine)
         engine->door.meta_wake = -1;
 }
 
+/* False: not known yet. What was loaded early and failed is not tried again so. */
+static bool setup_of(const dt_engines_t *engines, int32_t device, dt_engine_setup_t *ret_setup)
+{
+    *ret_setup = (dt_engine_setup_t){.magic = DT_ENGINE_SETUP_MAGIC, .device = -1, .threads = 1};
+    if (engines->options.setup && !engines->options.setup(engines->options.arg, device, ret_setup))
+        return false;
+    return ret_setup->device != DT_ENGINE_DEVICE_LATER || engines->stats.failures == 0;
+}
+
+static void set_device(engine_t *engine, const dt_engine_setup_t *setup)
+{
+    engine->is_early = setup->device == DT_ENGINE_DEVICE_LATER;
+    engine->device = engine->is_early ? -1 : setup->device;
+    (void)dt_str_copy(engine->backend, sizeof engine->backend, setup->backend);
+}
+
 /* Start an engine. AGAIN: what it has to load is not known yet. */
 static dt_status_t start_one(dt_engines_t *engines, int32_t device, engine_t **ret_engine)
 {
     dt_error_t err = {0};
-    dt_engine_setup_t setup = {.magic = DT_ENGINE_SETUP_MAGIC, .device = -1, .threads = 1};
-    if (engines->options.setup && !engines->options.setup(engines->options.arg, device, &setup))
+    dt_engine_setup_t setup;
+    if (!setup_of(engines, device, &setup))
         return DT_ERR_AGAIN;
     engine_t *engine = calloc(1, sizeof *engine);
     if (!engine)
         return DT_ERR_NOMEM;
     door_none(engine);
-    engine->device = setup.device;
-    (void)dt_str_copy(engine->backend, sizeof engine->backend, setup.backend);
+    set_device(engine, &setup);
     engine->owner = engines;
     engine->id = ++engines->last_id;
     engine->control = -1;
@@ -573,6 +591,30 @@ static void end_surplus(dt_engines_t *engines, int32_t surplus)
     }
 }
 
+/* Say what they are for to those that were started before that was known. */
+static void tell_early(dt_engines_t *engines)
+{
+    for (dt_list_t *at = engines->list.next; at != &engines->list; at = at->next) {
+        engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
+        const dt_engine_message_t message = {.kind = DT_ENGINE_MESSAGE_SETUP};
+        dt_engine_setup_t setup;
+        int fd = -1;
+        if (!is_live(engine) || !engine->is_early)
+            continue;
+        if (!setup_of(engines, -1, &setup) || setup.device == DT_ENGINE_DEVICE_LATER)
+            return;
+        set_device(engine, &setup);
+        dt_timer_arm(engine->timer, dt_loop_now_ns() + DT_ENGINES_COME_UP_NS);
+        dt_status_t status = dt_engine_door_setup(&setup, &fd, NULL);
+        if (status == DT_OK)
+            status = dt_seqpacket_send(engine->control, &message, sizeof message, &fd, 1, NULL);
+        if (status != DT_OK)
+            engine_kill(engine);
+        if (fd >= 0)
+            (void)close(fd);
+    }
+}
+
 /* Bring the number of live engines to what is wanted, or finish stopping. */
 static void maintain(dt_engines_t *engines)
 {
@@ -591,6 +633,7 @@ static void maintain(dt_engines_t *engines)
     int32_t live = spares_count(engines);
     if (live > wanted)
         end_surplus(engines, live - wanted);
+    tell_early(engines);
     for (; live < wanted && total_count(engines) < DT_ENGINES_MAX; live++) {
         if (engines->stats.retry_at_ns > now_ns) {
             dt_timer_arm(engines->retry, engines->stats.retry_at_ns);

@@ -45,7 +45,8 @@ typedef struct dt_engines_options {
      * not set. */
     void (*event)(void *arg, const Dtorch__V1__EngineEvent *event);
     void (*changed)(void *arg); /* what dt_engines_list() gives is another list now */
-    /* Tell what an engine for `device` has to load; -1: for a spare, the choice is free. False: not
+    /* Tell what an engine for `device` has to load; -1: for a spare, the choice is free; its device
+     * may be DT_ENGINE_DEVICE_LATER, it is asked for again at dt_engines_refresh() then. False: not
      * known yet, dt_engines_refresh() says when. NULL: engines without a device. */
     bool (*setup)(void *arg, int32_t device, dt_engine_setup_t *ret_setup);
     /* For engines that were taken, each may be NULL: it is warm; it is gone (the event is

@@ -275,6 +275,15 @@ Test(engine, count_follows_a_reload)
     stop(tc);
 }
 
+/* Without a device of that kind; where the library is not built there is nothing to load early. */
+Test(engine, that_loads_before_the_devices_are_known_comes_up_when_there_are_none)
+{
+    dt_testcluster_t *tc = start("Devices=torch:cuda\nEngines=1\n");
+    struct engines one = {.warm = 1};
+    expect_engines(tc, &one);
+    stop(tc);
+}
+
 Test(engine, that_finds_no_descriptor_to_start_with_is_started_later)
 {
     dt_testcluster_t *tc = start("Engines=1");
