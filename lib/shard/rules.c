@@ -43,22 +43,20 @@ static dt_placement_t have_of(const propagation_t *p, int32_t input, unsigned di
     return p->signature->inputs[input].layout.placements[dim];
 }
 
-/* The same pieces? Units that all borders meet anyway are none. */
-static bool is_same_cut(const dt_layout_t *layout, const dt_shard_mesh_t *mesh, unsigned dim,
-                        const dt_meta_t *meta, dt_placement_t want)
+/* The same pieces on `dim`? Units that all borders meet anyway are none. `outer`: placements on the
+ * dimensions before. */
+static bool is_same_cut(const dt_placement_t *outer, dt_placement_t have, dt_placement_t want,
+                        const dt_shard_mesh_t *mesh, unsigned dim, const dt_meta_t *meta)
 {
-    dt_placement_t have = layout->placements[dim];
     if (dt_placement_equal(have, want))
         return true;
     if (have.kind != DT_PLACEMENT_SHARD || want.kind != DT_PLACEMENT_SHARD ||
         have.dim != want.dim || have.groups != want.groups || have.dim >= meta->ndim)
         return false;
-    int64_t pieces = have.groups;
-    for (unsigned j = 0; j <= dim; j++)
-        if (layout->placements[j].kind == DT_PLACEMENT_SHARD &&
-            layout->placements[j].dim == have.dim)
+    int64_t pieces = (int64_t)have.groups * mesh->sizes[dim], size = meta->sizes[have.dim];
+    for (unsigned j = 0; j < dim; j++)
+        if (outer[j].kind == DT_PLACEMENT_SHARD && outer[j].dim == have.dim)
             pieces *= mesh->sizes[j];
-    int64_t size = meta->sizes[have.dim];
     return size % (pieces * have.unit) == 0 && size % (pieces * want.unit) == 0;
 }
 
@@ -67,7 +65,8 @@ static bool is_same_input(const propagation_t *p, int32_t input, dt_placement_t 
     const dt_signature_tensor_t *tensor = &p->signature->inputs[input];
     return is_foreign(p, input)
                ? want.kind == DT_PLACEMENT_REPLICATE
-               : is_same_cut(&tensor->layout, p->mesh, p->dim, &tensor->meta, want);
+               : is_same_cut(p->answer->inputs[input].placements, tensor->layout.placements[p->dim],
+                             want, p->mesh, p->dim, &tensor->meta);
 }
 
 /* What of the tensor one group of devices along `dim` shares. */
@@ -406,17 +405,24 @@ typedef struct verification {
     dt_shard_row_t row;
 } verification_t;
 
+static bool is_same(const verification_t *v, const dt_signature_tensor_t *tensor,
+                    dt_placement_t want)
+{
+    const dt_placement_t *at = tensor->layout.placements;
+    return is_same_cut(at, at[v->dim], want, v->mesh, v->dim, &tensor->meta);
+}
+
 static bool is_row(const verification_t *v, const dt_shard_row_t *row)
 {
     const dt_shard_call_t *c = v->call;
     for (uint32_t i = 0; i < c->in_count; i++) {
         const dt_signature_tensor_t *t = &c->signature->inputs[c->ins[i].at < 0 ? 0 : c->ins[i].at];
-        if (c->ins[i].at >= 0 && !is_same_cut(&t->layout, v->mesh, v->dim, &t->meta, row->ins[i]))
+        if (c->ins[i].at >= 0 && !is_same(v, t, row->ins[i]))
             return false;
     }
     for (uint32_t j = 0; j < c->out_count; j++) {
         const dt_signature_tensor_t *t = &c->signature->outputs[c->outs[j].at];
-        if (!is_same_cut(&t->layout, v->mesh, v->dim, &t->meta, row->outs[j]))
+        if (!is_same(v, t, row->outs[j]))
             return false;
     }
     return true;
