@@ -231,7 +231,7 @@ static void put_operator(timeline_t *t, const lane_t *lane, engine_stream_t *str
     if (*event->text)
         stream->source = event->text;
     event_head(t, 'X', name ? name->operator_name : "operator",
-               NODE_PID + (uint32_t)(lane - t->lanes), name ? name->vdev : 0);
+               NODE_PID + (uint32_t)(lane - t->lanes), event->vdev);
     (void)fputs(",\"cat\":\"operator\"", t->file);
     put_time(t, "ts", event->begin_ns + lane->offset_ns - t->begun_ns);
     put_time(t, "dur", event->duration_ns);

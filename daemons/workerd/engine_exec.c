@@ -36,6 +36,7 @@ void dt_exec_free(dt_exec_t *exec)
         exec->storage_batches = batch->next;
         free(batch);
     }
+    dt_shard_rules_free(exec->rules);
     free(exec->results);
     free(exec->scratch);
     free(exec);
@@ -81,6 +82,7 @@ static void session_free(dt_exec_session_t *session)
 {
     dt_exec_t *exec = session->exec;
     dt_exec_memory_use(session->memory.arena);
+    dt_exec_move_leave(session);
     dt_exec_trace_end(session);
     dt_exec_bulk_fini(session);
     dt_exec_window_drop(session);
@@ -100,7 +102,7 @@ static void session_free(dt_exec_session_t *session)
     dt_frame_reader_fini(&session->reader);
     free(session->record);
     free(session->plans);
-    free(session->meshes);
+    dt_exec_mesh_fini(session);
     free(session->stats);
     free(session->sources);
     free(session->streams);
@@ -140,8 +142,13 @@ dt_status_t dt_exec_open(dt_exec_t *exec, uint32_t instance, const dt_exec_memor
     dt_status_t status = session->record
                              ? vdevs_copy(session, memory->channel, err)
                              : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
+    if (status == DT_OK && !dt_exec_mesh_init(session))
+        status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
     if (status == DT_OK)
         status = rings_open(session, err);
+    if (status == DT_OK && exec->options.transport)
+        status = dt_transport_open(exec->options.transport, instance, session->memory.arena,
+                                   session->vdevs, session->vdev_count, err);
     if (status != DT_OK) {
         session_free(session);
         return status;
@@ -334,6 +341,8 @@ static int64_t least_spent(dt_exec_t *exec)
 bool dt_exec_turn(dt_exec_t *exec)
 {
     bool is_busy = false;
+    if (exec->options.transport)
+        (void)dt_transport_collect(exec->options.transport);
     int64_t least_ns = least_spent(exec);
     (void)dt_exec_now(exec);
     for (uint32_t i = 0; i < exec->session_count; i++)
@@ -385,6 +394,8 @@ bool dt_exec_prepare_sleep(dt_exec_t *exec, int64_t *ret_deadline_ns)
         if (session->trace && dt_exec_trace_due_ns(session) < deadline_ns)
             deadline_ns = dt_exec_trace_due_ns(session);
     }
+    if (exec->options.transport && dt_transport_collect(exec->options.transport))
+        return false;
     *ret_deadline_ns = deadline_ns;
     return true;
 }

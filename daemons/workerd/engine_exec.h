@@ -2,9 +2,10 @@
  *
  * It reads each session's frames from its ring, decodes records and performs them in order through
  * the backend's table. What it knows of a session is plans (signatures with the operator found
- * once), meshes, and tensors by id; ids of other engines' devices are passed over. Each plan's
- * first execution is compared with what its signature says. Results, errors and reports go into the
- * session's up ring as the bytes that the agent forwards.
+ * once), meshes, and tensors by id; ids of other engines' devices are passed over. A tensor on a
+ * mesh has a local tensor for each vdev of the mesh that this engine runs, and an operator on it
+ * runs once for each. Each plan's first execution is compared with what its signature says.
+ * Results, errors and reports go into the session's up ring as the bytes that the agent forwards.
  *
  * Fairness: sessions take turns of DT_EXEC_QUANTUM_NS, handed over between operators; one whose
  * operators took longer waits until the others have had as much time. A session whose up ring is

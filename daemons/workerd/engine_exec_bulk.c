@@ -124,18 +124,18 @@ static void early_free(dt_exec_session_t *session, dt_exec_early_t *early)
 }
 
 bool dt_exec_upload_begin(dt_exec_session_t *session, const dt_record_t *record,
-                          dt_exec_tensor_t *tensor)
+                          const dt_exec_local_t *local)
 {
     dt_exec_upload_t *upload = calloc(1, sizeof *upload);
     dt_list_t *next;
     if (!upload)
         return false;
     upload->transfer = record->move.number;
-    upload->handle = tensor->handle;
-    upload->storage = tensor->storage;
+    upload->handle = local->handle;
+    upload->storage = local->storage;
     upload->offset = record->move.offset;
     upload->size = record->move.size;
-    tensor->storage->upload = upload;
+    local->storage->upload = upload;
     dt_list_push(&session->uploads, &upload->link);
     if (upload->size == 0)
         dt_exec_upload_end(session, upload);

@@ -1,8 +1,12 @@
 /* The executor's inside, shared by the engine_exec*.c files:
  *   engine_exec.c         sessions, turns, sleeping
  *   engine_exec_table.c   tensors by id, storages, causes
- *   engine_exec_plan.c    definitions: plans, meshes; the check of a first execution
- *   engine_exec_run.c     records: operators, frees, fetches, uploads, seeds, marks
+ *   engine_exec_mesh.c    meshes; tensors of which several parts lie here
+ *   engine_exec_plan.c    definitions: plans; the check of a first execution
+ *   engine_exec_local.c   what one vdev runs of a plan on several
+ *   engine_exec_op.c      operators, on one vdev or on several
+ *   engine_exec_move.c    tensors that are made of others' local ones: redistributions
+ *   engine_exec_run.c     the other records: frees, fetches, uploads, seeds, marks
  *   engine_exec_error.c   the first cause of a failure, as bytes
  *   engine_exec_bulk.c    tensor bytes in and out
  *   engine_exec_window.c  memory that is shared with the program
@@ -14,6 +18,7 @@
 #include "base/arena.h"
 #include "base/list.h"
 #include "engine_exec.h"
+#include "shard/rules.h"
 #include "wire/bulk.h"
 #include "wire/record.h"
 #include "wire/signature.h"
@@ -21,8 +26,6 @@
 #define DT_EXEC_SCRATCH_BYTES (32u << 10)
 #define DT_EXEC_ROOM_BYTES    (24u << 10) /* what one record may put into the up ring */
 #define DT_EXEC_PLAN_BYTES    (8u << 20)  /* of one plan */
-#define DT_EXEC_MESH_MANY     UINT32_MAX  /* a mesh of several vdevs */
-#define DT_EXEC_MESH_NONE     (UINT32_MAX - 1)
 
 typedef struct dt_exec_session dt_exec_session_t;
 
@@ -39,8 +42,9 @@ struct dt_exec_upload;
 
 /* Memory that tensors share. */
 typedef struct dt_exec_storage {
-    uint32_t refs; /* tensors */
-    uint32_t vdev;
+    uint32_t refs;          /* tensors */
+    uint16_t vdev;          /* below DT_CHANNEL_VDEVS_MAX */
+    uint16_t place;         /* of the vdev in the tensor's mesh, below DT_RECORD_VDEV_MAX */
     uint64_t version;       /* sequence that wrote it last */
     dt_exec_cause_t *cause; /* poisoned; NULL: sound */
     union {
@@ -49,16 +53,56 @@ typedef struct dt_exec_storage {
     };
 } dt_exec_storage_t;
 
+/* Whether it is poisoned, or waits for bytes. */
+static inline bool dt_exec_is_troubled(const dt_exec_storage_t *storage)
+{
+    return ((uintptr_t)storage->cause | (uintptr_t)storage->upload) != 0;
+}
+
 #define DT_EXEC_STORAGE_BATCH 256u
 typedef struct dt_exec_storage_batch {
     struct dt_exec_storage_batch *next;
     dt_exec_storage_t storages[DT_EXEC_STORAGE_BATCH];
 } dt_exec_storage_batch_t;
 
+/* What one vdev has of a tensor. */
+typedef struct dt_exec_local {
+    void *handle;               /* NULL: poisoned */
+    dt_exec_storage_t *storage; /* NULL: nothing was made here */
+} dt_exec_local_t;
+
+/* One vdev of a mesh that this engine runs. */
+typedef struct dt_exec_own {
+    uint32_t place; /* in the mesh, row-major */
+    uint32_t vdev;
+} dt_exec_own_t;
+
+typedef struct dt_exec_mesh {
+    dt_shard_mesh_t shape;
+    uint64_t *vdevs; /* (shape.count) */
+    uint32_t own_count;
+    dt_exec_own_t *own;             /* (own_count) rising places */
+    struct dt_exec_spread *spreads; /* not in use, to be used again */
+} dt_exec_mesh_t;
+
+/* A tensor on a mesh of which this engine runs several vdevs. One that it runs one vdev of, whether
+ * the mesh has more or not, is as good as one device's and has none of this. */
+typedef struct dt_exec_spread {
+    dt_exec_mesh_t *mesh;
+    struct dt_exec_spread *next_free;
+    dt_exec_local_t locals[]; /* (mesh->own_count) */
+} dt_exec_spread_t;
+
 typedef struct dt_exec_tensor {
-    uint64_t id;  /* 0: empty place */
-    void *handle; /* NULL: poisoned */
-    dt_exec_storage_t *storage;
+    uint64_t id; /* 0: empty place */
+    union {
+        struct { /* in session.tensors */
+            void *handle;
+            dt_exec_storage_t *storage;
+        };
+        dt_exec_local_t local;
+        dt_exec_spread_t *spread; /* in session.spreads */
+    };
 } dt_exec_tensor_t;
 
 typedef struct dt_exec_table {
@@ -74,7 +118,45 @@ typedef struct dt_exec_stat {
     bool is_changed;
 } dt_exec_stat_t;
 
+/* What an OP with a plan does. */
+typedef enum dt_exec_way {
+    DT_EXEC_WAY_PASS,  /* nothing: it is on other engines' devices */
+    DT_EXEC_WAY_ONE,   /* run the operator, on the one vdev of its mesh that is here */
+    DT_EXEC_WAY_PARTS, /* run, or not on an empty shard, each of `parts` */
+    DT_EXEC_WAY_MOVE,  /* dtorch::redistribute and what else makes tensors of others' parts */
+    DT_EXEC_WAY_REFUSE,
+} dt_exec_way_t;
+
+/* Where an operator of a local program takes a handle from: the call's input, or DT_SHARD_TEMP and
+ * an earlier operator's number. */
+typedef struct dt_exec_use {
+    void **place;
+    uint32_t source;
+} dt_exec_use_t;
+
+/* One operator of a local program. */
+typedef struct dt_exec_step {
+    void *op;
+    dt_value_t *args; /* (arg_count) */
+    uint32_t arg_count;
+    dt_exec_use_t *uses; /* (use_count) */
+    uint32_t use_count;
+    uint32_t *numbers; /* (number_count, 2) which argument, which of the record's numbers */
+    uint32_t number_count;
+} dt_exec_step_t;
+
+/* What a vdev does for a plan on several, where that is not one operator with the plan's inputs. */
+typedef struct dt_exec_program {
+    dt_exec_step_t *steps; /* (step_count) in order; 0: the shard is empty, `fills` says what the
+                              outputs are */
+    uint32_t step_count;
+    void **handles;       /* (input_count) of the inputs */
+    void **temps;         /* (step_count) first results while it runs */
+    const uint8_t *fills; /* (output_count) dt_shard_fill_t */
+} dt_exec_program_t;
+
 typedef struct dt_exec_plan {
+    dt_exec_way_t way;
     void *op;
     dt_value_t *args;                /* (arg_count) with places for handles and numbers */
     void ***input_at;                /* (input_count) where each handle goes */
@@ -84,15 +166,22 @@ typedef struct dt_exec_plan {
     uint64_t bytes;                  /* of inputs and outputs, for statistics */
     dt_exec_stat_t *stat;
     uint32_t vdev;
-    uint32_t stream;     /* the device's number of the random stream of operators that name none */
-    bool is_mine;        /* this engine runs that vdev */
-    bool is_checked;     /* its first execution was as the signature says */
-    bool takes_numbers;  /* each execution is compared: the numbers that it brings may matter */
-    dt_error_t *refused; /* why it cannot run, in `arena`; NULL: it can */
+    uint32_t stream;      /* the device's number of the random stream of operators that name none */
+    dt_exec_mesh_t *mesh; /* of its tensors */
+    uint32_t own;         /* which of mesh->own runs it */
+    bool is_local;        /* `signature` has the metadata of one vdev of several */
+    bool is_checked;      /* its first execution was as the signature says */
+    bool takes_numbers;   /* each execution is compared: the numbers that it brings may matter */
+    dt_error_t *refused;  /* why it cannot run, in `arena`; NULL: it can */
+    uint32_t part_count;  /* PARTS */
+    struct dt_exec_plan **parts; /* (part_count) one for each of mesh->own; in `arena` */
+    dt_exec_program_t *program;  /* of a part; NULL: it is one operator */
+    struct dt_exec_move *move;   /* MOVE: engine_exec_move.c */
     uint64_t name_words[sizeof((dt_engine_page_t *)0)->op_name / sizeof(uint64_t)];
     uint32_t name_count; /* of words that are not all zero, and one */
     uint64_t traced;     /* number of the trace that has its name; 0: none */
-    dt_arena_t arena;
+    dt_arena_t *arena;   /* `memory`, or for a part that of the plan */
+    dt_arena_t memory;
 } dt_exec_plan_t;
 
 /* A window, mapped: of its session, and of each piece of its area that is in use. */
@@ -184,6 +273,7 @@ struct dt_exec_session {
     bool has_emitted; /* something went up since room was looked for */
     bool must_kick;   /* something went up and its reader may sleep */
     bool is_broken;   /* nothing more is performed; `broken` says why */
+    bool has_left;    /* then: the transport */
     dt_error_t broken;
     bool wants_more;       /* it could go on after its last turn */
     int64_t spent_ns;      /* of the executor's time, and what it was given for it at its return */
@@ -192,12 +282,14 @@ struct dt_exec_session {
     uint64_t payload;      /* bytes performed and not told */
     int64_t unreported_ns; /* when the oldest of them was performed; 0: none */
 
-    dt_exec_table_t tensors;
+    dt_exec_table_t tensors; /* with one local tensor here */
+    dt_exec_table_t spreads; /* with several */
     dt_exec_plan_t **plans;
-    uint32_t plan_count; /* places */
-    uint32_t *meshes;    /* by id: its vdev, or one of DT_EXEC_MESH_* */
-    uint32_t mesh_count;
-    dt_exec_stat_t **stats; /* (stat_count) in order of their first definition */
+    uint32_t plan_count;     /* places */
+    dt_exec_mesh_t **meshes; /* by id */
+    uint32_t mesh_count;     /* places */
+    dt_exec_mesh_t first;    /* mesh 0 as long as it is not defined: vdev 0 alone */
+    dt_exec_stat_t **stats;  /* (stat_count) in order of their first definition */
     uint32_t stat_count;
     bool has_stats;        /* some changed and were not told */
     int64_t stats_told_ns; /* when they were told last */
@@ -217,6 +309,11 @@ struct dt_exec_session {
     uint32_t download_waits; /* of them those that the session waits for */
     dt_list_t early;
     uint64_t early_bytes;
+    dt_exec_plan_t *moving; /* a redistribution that began; NULL: none */
+    bool is_moved;          /* it has ended, so: */
+    dt_status_t move_status;
+    dt_exec_cause_t *move_cause; /* NULL: it has its value, or move_err says why not */
+    dt_error_t move_err;
     uint64_t last_transfer; /* of an UPLOAD that was performed */
     uint64_t ahead_bytes; /* of downloads sent and not received; what is whole in a window is not */
     uint32_t window_number;      /* of the newest window that came; 0: none */
@@ -233,6 +330,7 @@ struct dt_exec {
     int64_t fair_ns;       /* what a session that wants much has had, up to now; never falls */
     uint64_t progress;
     uint64_t device_ns;
+    dt_shard_rules_t *rules;     /* NULL: no plan on several vdevs has come yet */
     uint64_t traces;             /* begun */
     const dt_exec_plan_t *named; /* whose name is in the page */
     uint32_t stream_last;        /* number of a random stream given out */
@@ -255,8 +353,11 @@ dt_exec_tensor_t *dt_exec_find(const dt_exec_table_t *table, uint64_t id); /* NU
 /* Enter an id that must not be there (an older one is freed). False: no memory. */
 bool dt_exec_enter(dt_exec_session_t *session, uint64_t id, void *handle,
                    dt_exec_storage_t *storage);
-/* Free a tensor: the handle, and the storage with its last one. */
-void dt_exec_drop(dt_exec_session_t *session, dt_exec_tensor_t *tensor);
+/* The same for a tensor with several local ones. */
+bool dt_exec_enter_spread(dt_exec_session_t *session, uint64_t id, dt_exec_spread_t *spread);
+/* Free a tensor, wherever it is: the handles, and each storage with its last one. Unknown is fine:
+ * it is on another engine's device. */
+void dt_exec_drop(dt_exec_session_t *session, uint64_t id);
 void dt_exec_table_fini(dt_exec_session_t *session);
 dt_exec_storage_t *dt_exec_storage_new(dt_exec_t *exec, uint32_t vdev, uint64_t version);
 void dt_exec_storage_unref(dt_exec_session_t *session, dt_exec_storage_t *storage);
@@ -264,14 +365,37 @@ void dt_exec_storage_unref(dt_exec_session_t *session, dt_exec_storage_t *storag
 void dt_exec_poison(dt_exec_storage_t *storage, dt_exec_cause_t *cause);
 void dt_exec_cause_unref(dt_exec_cause_t *cause); /* NULL is fine */
 
+/* ---- engine_exec_mesh.c ---- */
+
+bool dt_exec_mesh_init(dt_exec_session_t *session); /* false: no memory */
+void dt_exec_mesh_fini(dt_exec_session_t *session); /* after its tensors are freed */
+void dt_exec_define_mesh(dt_exec_session_t *session, const dt_record_t *record);
+dt_exec_mesh_t *dt_exec_mesh_of(dt_exec_session_t *session,
+                                const dt_layout_t *layout); /* NULL: not defined */
+/* Whether they are the same vdevs in the same order and dimensions. */
+bool dt_exec_mesh_is_same(const dt_exec_mesh_t *a, const dt_exec_mesh_t *b);
+/* The local tensor of mesh->own[own]; NULL: it has none. Valid until a tensor is entered. */
+dt_exec_local_t *dt_exec_local(dt_exec_session_t *session, const dt_exec_mesh_t *mesh, uint64_t id,
+                               uint32_t own);
+/* Enter it, with the id if that is new. Takes both on success. False: no memory. */
+bool dt_exec_enter_local(dt_exec_session_t *session, dt_exec_mesh_t *mesh, uint32_t own,
+                         uint64_t id, void *handle, dt_exec_storage_t *storage);
+/* Copy the box of mesh->own[own] out of the bytes of an upload, which has all of them, into
+ * exec->scratch. Sets *meta, which is the tensor's, to the box's, and *size to its bytes. Errors:
+ * INVALID: an upload that cannot be cut. */
+dt_status_t dt_exec_cut(dt_exec_session_t *session, const dt_exec_mesh_t *mesh, uint32_t own,
+                        dt_meta_t *meta, uint64_t *size, dt_error_t *err);
+void dt_exec_spread_free(dt_exec_session_t *session, dt_exec_spread_t *spread);
+
 /* ---- engine_exec_plan.c ---- */
 
 void dt_exec_define_plan(dt_exec_session_t *session, const dt_record_t *record);
-void dt_exec_define_mesh(dt_exec_session_t *session, const dt_record_t *record);
 void dt_exec_plan_free(dt_exec_plan_t *plan);
-/* The vdev of a layout: a number, or one of DT_EXEC_MESH_*. */
-uint32_t dt_exec_vdev_of(const dt_exec_session_t *session, const dt_layout_t *layout);
-bool dt_exec_is_mine(const dt_exec_session_t *session, uint32_t vdev);
+/* Make room for index `at` in an array of `count` places. False: no memory; the session is broken
+ * for the lack of memory for `what`. */
+bool dt_exec_reach(dt_exec_session_t *session, void **array, uint32_t *count, size_t element_bytes,
+                   uint32_t at, const char *what);
+void dt_exec_break(dt_exec_session_t *session, const char *what);
 /* Compare what came out with what was said. Errors: INVALID, the text names the difference. */
 dt_status_t dt_exec_check(dt_exec_session_t *session, const dt_exec_plan_t *plan,
                           void *const *results, uint32_t count, dt_error_t *err);
@@ -279,10 +403,55 @@ dt_status_t dt_exec_check(dt_exec_session_t *session, const dt_exec_plan_t *plan
 bool dt_exec_stream(dt_exec_session_t *session, uint32_t vdev, uint32_t stream,
                     uint32_t *ret_number);
 
-/* ---- engine_exec_run.c ---- */
+/* Fill a plan, or a part of one, whose signature, mesh and own are set, but for what the operator
+ * is called with. `err` and the return value say why it cannot run; it is whole all the same. */
+dt_status_t dt_exec_plan_fill(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err);
+
+void dt_exec_plan_name(dt_exec_plan_t *plan); /* for the page */
+/* Put the device's number of its stream into a GENERATOR argument. Errors: LIMIT. */
+dt_status_t dt_exec_plan_generator(dt_exec_session_t *session, uint32_t vdev, dt_value_t *arg,
+                                   dt_error_t *err);
+
+/* ---- engine_exec_local.c ---- */
+
+/* Make a plan on several vdevs those of them that are here, parts or itself. Errors: as
+ * dt_shard_localize(), op_find; NOMEM. */
+dt_status_t dt_exec_plan_localize(dt_exec_session_t *session, dt_exec_plan_t *plan,
+                                  dt_error_t *err);
+/* Write what an operator gives on an empty shard into a new tensor. */
+dt_status_t dt_exec_fill(dt_exec_t *exec, void *handle, const dt_meta_t *meta, unsigned fill,
+                         dt_error_t *err);
+
+/* ---- engine_exec_op.c ---- */
 
 /* Perform session->record. False: it waits for bytes or for room; call again later. */
 bool dt_exec_perform(dt_exec_session_t *session);
+/* Name what has no value on mesh->own[own]: it has the cause. */
+void dt_exec_enter_poisoned(dt_exec_session_t *session, dt_exec_mesh_t *mesh, uint32_t own,
+                            uint64_t id, dt_exec_cause_t *cause);
+
+/* What the agent sees of an operator: it began now; it is over, it took *this* long. */
+void dt_exec_page_begin(dt_exec_t *exec, const dt_exec_plan_t *plan);
+int64_t dt_exec_page_end(dt_exec_t *exec);
+
+/* ---- engine_exec_move.c ---- */
+
+bool dt_exec_is_move(const char *name); /* "dtorch::redistribute" and so on */
+/* Fill a plan of such a name; its way is MOVE, or PASS where none of its tensors is here. Errors:
+ * INVALID (tensors that do not fit it), NOT_FOUND (without a transport), NOMEM. */
+dt_status_t dt_exec_plan_move(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err);
+void dt_exec_move_free(
+    struct dt_exec_move *move); /* what is not in the plan's arena; NULL is fine */
+/* As dt_exec_perform(). */
+bool dt_exec_perform_move(dt_exec_session_t *session, dt_exec_plan_t *plan);
+/* Take no part in what other engines do for this session any more. */
+void dt_exec_move_leave(dt_exec_session_t *session);
+
+/* ---- engine_exec_run.c ---- */
+
+/* What is no operator and no FREE. As dt_exec_perform(). */
+bool dt_exec_perform_kind(dt_exec_session_t *session);
+void dt_exec_perform_broken(dt_exec_session_t *session);
 
 /* ---- engine_exec_error.c ---- */
 
@@ -302,7 +471,7 @@ bool dt_exec_bulk_write(dt_exec_session_t *session); /* chunks that can go; whet
 bool dt_exec_bulk_can_write(dt_exec_session_t *session);
 /* Begin an upload that was performed now; chunks that came early are used. False: no memory. */
 bool dt_exec_upload_begin(dt_exec_session_t *session, const dt_record_t *record,
-                          dt_exec_tensor_t *tensor);
+                          const dt_exec_local_t *local);
 /* The storage goes before its bytes came. */
 void dt_exec_upload_end(dt_exec_session_t *session, dt_exec_upload_t *upload);
 /* Keep a copy of a tensor to be sent, or make the session wait. Errors: LIMIT, NOMEM. */

@@ -5,10 +5,8 @@
 
 #include "engine_exec_internal.h"
 
-/* ---- meshes ---- */
-
-/* Make room for index `at` in an array of `count` places that grows by doubling. */
-static bool array_reach(void **array, uint32_t *count, size_t element_bytes, uint32_t at)
+bool dt_exec_reach(dt_exec_session_t *session, void **array, uint32_t *count, size_t element_bytes,
+                   uint32_t at, const char *what)
 {
     uint32_t bigger = *count ? *count : 64;
     if (at < *count)
@@ -16,59 +14,21 @@ static bool array_reach(void **array, uint32_t *count, size_t element_bytes, uin
     while (bigger <= at)
         bigger *= 2;
     uint8_t *grown = realloc(*array, bigger * element_bytes);
-    if (!grown)
+    if (!grown) {
+        dt_exec_break(session, what);
         return false;
+    }
     memset(grown + *count * element_bytes, 0, (bigger - *count) * element_bytes);
     *array = grown;
     *count = bigger;
     return true;
 }
 
-static void session_break(dt_exec_session_t *session, const char *what)
+void dt_exec_break(dt_exec_session_t *session, const char *what)
 {
     session->is_broken = true;
     (void)dt_fail(&session->broken, DT_ERR_NOMEM, "dt", 0,
                   "the engine has no memory for %s of this session", what);
-}
-
-/* What is stored is 1 + vdev, so that zero is "not defined". */
-void dt_exec_define_mesh(dt_exec_session_t *session, const dt_record_t *record)
-{
-    const dt_record_mesh_t *mesh = &record->mesh;
-    void *array = session->meshes;
-    if (!array_reach(&array, &session->mesh_count, sizeof *session->meshes, mesh->id)) {
-        session_break(session, "the meshes");
-        return;
-    }
-    session->meshes = array;
-    bool is_one = mesh->vdev_count == 1 && mesh->vdevs[0] < DT_CHANNEL_VDEVS_MAX;
-    session->meshes[mesh->id] = is_one ? 1 + (uint32_t)mesh->vdevs[0] : DT_EXEC_MESH_MANY;
-}
-
-uint32_t dt_exec_vdev_of(const dt_exec_session_t *session, const dt_layout_t *layout)
-{
-    uint32_t stored = layout->mesh < session->mesh_count ? session->meshes[layout->mesh] : 0;
-    if (stored == DT_EXEC_MESH_MANY)
-        return DT_EXEC_MESH_MANY;
-    if (stored > 0)
-        return stored - 1;
-    return layout->mesh == 0 ? 0 : DT_EXEC_MESH_NONE;
-}
-
-bool dt_exec_is_mine(const dt_exec_session_t *session, uint32_t vdev)
-{
-    uint32_t low = 0;
-    uint32_t high = session->vdev_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (session->vdevs[middle] == vdev)
-            return true;
-        if (session->vdevs[middle] < vdev)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return false;
 }
 
 /* ---- random streams ---- */
@@ -101,44 +61,46 @@ void dt_exec_plan_free(dt_exec_plan_t *plan)
 {
     if (!plan)
         return;
-    dt_arena_fini(&plan->arena);
+    dt_exec_move_free(plan->move);
+    dt_arena_fini(&plan->memory);
     free(plan);
 }
 
 /* The plan cannot run; each use of it is an error with this text. */
 static void refuse(dt_exec_plan_t *plan, const dt_error_t *err)
 {
-    plan->refused = dt_arena_alloc(&plan->arena, sizeof *plan->refused);
+    plan->way = DT_EXEC_WAY_REFUSE;
+    plan->refused = dt_arena_alloc(plan->arena, sizeof *plan->refused);
     if (plan->refused)
         *plan->refused = *err;
 }
 
-/* Which vdev runs it: that of its tensors, which must be one. */
-static dt_status_t find_vdev(const dt_exec_session_t *session, dt_exec_plan_t *plan,
-                             dt_error_t *err)
+/* On which mesh it runs: that of its tensors, which must be one. */
+static dt_status_t find_mesh(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err)
 {
     const dt_signature_t *sig = plan->signature;
-    uint32_t vdev = DT_EXEC_MESH_NONE;
     for (uint32_t i = 0; i < sig->input_count + sig->output_count; i++) {
         const dt_signature_tensor_t *tensor =
             i < sig->input_count ? &sig->inputs[i] : &sig->outputs[i - sig->input_count];
         if (i >= sig->input_count && tensor->alias == DT_ALIAS_NONE)
             continue;
-        uint32_t here = dt_exec_vdev_of(session, &tensor->layout);
-        if (here >= DT_EXEC_MESH_NONE || (vdev != DT_EXEC_MESH_NONE && here != vdev))
-            return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0,
-                           "%s: distributed tensors are not served by this version", sig->name);
-        vdev = here;
+        dt_exec_mesh_t *here = dt_exec_mesh_of(session, &tensor->layout);
+        if (!here)
+            return dt_fail(err, DT_ERR_NOT_FOUND, "dt", tensor->layout.mesh,
+                           "%s: mesh %u is not defined", sig->name, tensor->layout.mesh);
+        if (plan->mesh && !dt_exec_mesh_is_same(plan->mesh, here))
+            return dt_fail(err, DT_ERR_INVALID, "dt", tensor->layout.mesh,
+                           "%s: its tensors lie on different meshes", sig->name);
+        if (!plan->mesh)
+            plan->mesh = here;
     }
-    plan->vdev = vdev == DT_EXEC_MESH_NONE ? 0 : vdev;
-    plan->is_mine = dt_exec_is_mine(session, plan->vdev);
     return DT_OK;
 }
 
 /* Handles of a Tensor[] argument, None as NULL. */
 static bool place_list(dt_exec_plan_t *plan, dt_value_t *arg, uint32_t *input)
 {
-    void **handles = dt_arena_calloc(&plan->arena, arg->count ? arg->count : 1, sizeof *handles);
+    void **handles = dt_arena_calloc(plan->arena, arg->count ? arg->count : 1, sizeof *handles);
     if (!handles)
         return false;
     for (uint32_t i = 0; i < arg->count; i++)
@@ -148,22 +110,29 @@ static bool place_list(dt_exec_plan_t *plan, dt_value_t *arg, uint32_t *input)
     return true;
 }
 
+dt_status_t dt_exec_plan_generator(dt_exec_session_t *session, uint32_t vdev, dt_value_t *arg,
+                                   dt_error_t *err)
+{
+    uint32_t number;
+    if (!dt_exec_stream(session, vdev, (uint32_t)arg->number, &number))
+        return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_STREAMS_MAX, "more than %u random streams",
+                       DT_EXEC_STREAMS_MAX);
+    arg->number = number;
+    return DT_OK;
+}
+
 static dt_status_t place_args(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err)
 {
     const dt_signature_t *sig = plan->signature;
     uint32_t input = 0;
     uint32_t dynamic = 0;
-    plan->args = dt_arena_calloc(&plan->arena, sig->arg_count, sizeof *plan->args);
-    plan->input_at = dt_arena_calloc(&plan->arena, sig->input_count, sizeof *plan->input_at);
-    plan->dynamic_at = dt_arena_calloc(&plan->arena, sig->dynamic_count, sizeof *plan->dynamic_at);
+    plan->args = dt_arena_calloc(plan->arena, sig->arg_count, sizeof *plan->args);
+    plan->input_at = dt_arena_calloc(plan->arena, sig->input_count, sizeof *plan->input_at);
+    plan->dynamic_at = dt_arena_calloc(plan->arena, sig->dynamic_count, sizeof *plan->dynamic_at);
     if (!plan->args || !plan->input_at || !plan->dynamic_at)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
-    if (!dt_exec_stream(session, plan->vdev, 0, &plan->stream))
-        return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_STREAMS_MAX, "more than %u random streams",
-                       DT_EXEC_STREAMS_MAX);
     for (uint32_t i = 0; i < sig->arg_count; i++) {
         dt_value_t *arg = &plan->args[i];
-        uint32_t number;
         *arg = sig->args[i];
         if (arg->tag == DT_VALUE_TENSOR || arg->tag == DT_VALUE_STORAGE)
             plan->input_at[input++] = &arg->handle;
@@ -171,12 +140,8 @@ static dt_status_t place_args(dt_exec_session_t *session, dt_exec_plan_t *plan, 
             plan->dynamic_at[dynamic++] = i;
         else if (arg->tag == DT_VALUE_TENSORS && !place_list(plan, arg, &input))
             return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
-        else if (arg->tag == DT_VALUE_GENERATOR) {
-            if (!dt_exec_stream(session, plan->vdev, (uint32_t)arg->number, &number))
-                return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_STREAMS_MAX,
-                               "more than %u random streams", DT_EXEC_STREAMS_MAX);
-            arg->number = number;
-        }
+        else if (arg->tag == DT_VALUE_GENERATOR)
+            DT_TRY(dt_exec_plan_generator(session, plan->vdev, arg, err));
     }
     return DT_OK;
 }
@@ -198,7 +163,7 @@ static dt_status_t expect_outputs(dt_exec_session_t *session, dt_exec_plan_t *pl
     const dt_signature_t *sig = plan->signature;
     if (!session->exec->options.backend->op_expect || (sig->flags & DT_SIGNATURE_DATA_DEPENDENT))
         return DT_OK;
-    plan->expected = dt_arena_calloc(&plan->arena, sig->output_count, sizeof *plan->expected);
+    plan->expected = dt_arena_calloc(plan->arena, sig->output_count, sizeof *plan->expected);
     if (!plan->expected)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
     for (uint32_t i = 0; i < sig->output_count; i++) {
@@ -218,7 +183,7 @@ static bool takes_numbers(const dt_signature_t *sig)
     return makes_tensors && sig->dynamic_count > 0;
 }
 
-static void name_words(dt_exec_plan_t *plan)
+void dt_exec_plan_name(dt_exec_plan_t *plan)
 {
     const char *name = plan->signature->name;
     size_t length = strnlen(name, DT_ENGINE_PAGE_NAME_MAX);
@@ -226,32 +191,59 @@ static void name_words(dt_exec_plan_t *plan)
     plan->name_count = (uint32_t)(length / sizeof(uint64_t)) + 1;
 }
 
-/* Make everything of a plan but its place in the table. */
-static dt_status_t plan_prepare(dt_exec_session_t *session, dt_exec_plan_t *plan,
-                                dt_cursor_t *cursor, dt_error_t *err)
+dt_status_t dt_exec_plan_fill(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err)
+{
+    dt_status_t status = DT_OK;
+    const dt_signature_t *sig = plan->signature;
+    plan->vdev = plan->mesh->own[plan->own].vdev;
+    if (!dt_exec_stream(session, plan->vdev, 0, &plan->stream))
+        status = dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_STREAMS_MAX,
+                         "more than %u random streams", DT_EXEC_STREAMS_MAX);
+    if (status == DT_OK)
+        status = expect_outputs(session, plan, err);
+    plan->bytes = bytes_of(sig);
+    plan->is_checked = (sig->flags & DT_SIGNATURE_DATA_DEPENDENT) != 0;
+    plan->takes_numbers = takes_numbers(sig);
+    dt_exec_plan_name(plan);
+    plan->stat = dt_exec_stat(session, sig->name);
+    if (!plan->stat)
+        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for statistics");
+    return status;
+}
+
+/* A plan whose metadata is that of the one device that it runs on. */
+static dt_status_t prepare_one(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err)
 {
     const dt_exec_options_t *options = &session->exec->options;
-    dt_status_t status = find_vdev(session, plan, err);
-    if (status == DT_OK && !plan->is_mine)
-        return DT_OK;
-    if (status == DT_OK && (dt_cursor_bounded(cursor, DT_RECORD_STEP_MAX) > 0 || cursor->error))
-        status = dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0,
-                         "%s: a plan with transfers is not served by this version",
-                         plan->signature->name);
+    dt_status_t status = dt_exec_plan_fill(session, plan, err);
     if (status == DT_OK)
         status = place_args(session, plan, err);
     if (status == DT_OK)
         status = options->backend->op_find(options->device, plan->signature->name, &plan->op, err);
-    if (status == DT_OK)
-        status = expect_outputs(session, plan, err);
-    plan->bytes = bytes_of(plan->signature);
-    plan->is_checked = (plan->signature->flags & DT_SIGNATURE_DATA_DEPENDENT) != 0;
-    plan->takes_numbers = takes_numbers(plan->signature);
-    name_words(plan);
-    plan->stat = dt_exec_stat(session, plan->signature->name);
-    if (!plan->stat)
-        return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for statistics");
+    plan->way = DT_EXEC_WAY_ONE;
     return status;
+}
+
+/* Make everything of a plan but its place in the table. */
+static dt_status_t plan_prepare(dt_exec_session_t *session, dt_exec_plan_t *plan,
+                                dt_cursor_t *cursor, dt_error_t *err)
+{
+    uint32_t steps = dt_cursor_bounded(cursor, DT_RECORD_STEP_MAX);
+    if (dt_exec_is_move(plan->signature->name))
+        return dt_exec_plan_move(session, plan, err); /* whatever the steps: they are for people */
+    dt_status_t status = find_mesh(session, plan, err);
+    if (!plan->mesh)
+        plan->mesh = &session->first;
+    if (plan->mesh->own_count == 0)
+        return DT_OK;
+    if (status == DT_OK && (steps > 0 || cursor->error))
+        status = dt_fail(err, DT_ERR_NOT_FOUND, "dt", steps,
+                         "%s: a plan with transfers is not served by this version",
+                         plan->signature->name);
+    if (status != DT_OK)
+        return status;
+    return plan->mesh->shape.count == 1 ? prepare_one(session, plan, err)
+                                        : dt_exec_plan_localize(session, plan, err);
 }
 
 void dt_exec_define_plan(dt_exec_session_t *session, const dt_record_t *record)
@@ -262,26 +254,26 @@ void dt_exec_define_plan(dt_exec_session_t *session, const dt_record_t *record)
                           record->definition.body + record->definition.body_bytes, 0};
     uint32_t id = record->definition.id;
     void *array = session->plans;
+    if (!dt_exec_reach(session, &array, &session->plan_count, sizeof(dt_exec_plan_t *), id,
+                       "the signatures"))
+        return;
+    session->plans = array;
     dt_exec_plan_t *plan = calloc(1, sizeof *plan);
-    if (!plan || !array_reach(&array, &session->plan_count, sizeof(dt_exec_plan_t *), id)) {
-        free(plan);
-        session_break(session, "the signatures");
+    if (!plan) {
+        dt_exec_break(session, "the signatures");
         return;
     }
-    session->plans = array;
-    dt_arena_init(&plan->arena, DT_EXEC_PLAN_BYTES);
-    if (dt_signature_decode(&cursor, &plan->arena, &sig) != 0) {
+    dt_arena_init(&plan->memory, DT_EXEC_PLAN_BYTES);
+    plan->arena = &plan->memory;
+    if (dt_signature_decode(&cursor, plan->arena, &sig) != 0) {
         dt_exec_plan_free(plan); /* the controller has decoded it before, so it is memory */
-        session_break(session, "a signature");
+        dt_exec_break(session, "a signature");
         return;
     }
     plan->signature = sig;
-    if (plan_prepare(session, plan, &cursor, &err) != DT_OK) {
-        plan->is_mine = plan->is_mine || plan->vdev == 0;
+    if (plan_prepare(session, plan, &cursor, &err) != DT_OK)
         refuse(plan, &err);
-    }
-    if (session->exec->named == session->plans[id])
-        session->exec->named = NULL;
+    session->exec->named = NULL; /* it may have been the one before, or a part of it */
     dt_exec_plan_free(session->plans[id]);
     session->plans[id] = plan;
 }
@@ -316,6 +308,17 @@ static dt_status_t check_alias(dt_exec_session_t *session, const dt_exec_plan_t 
     return DT_OK;
 }
 
+/* Of local tensors the strides are the operator's matter: they need not follow from the global ones
+ * where those are not dense. */
+static bool is_as_said(const dt_exec_plan_t *plan, const dt_meta_t *is, const dt_meta_t *said)
+{
+    if (!plan->is_local)
+        return dt_meta_equal(is, said);
+    return is->dtype == said->dtype && is->ndim == said->ndim &&
+           (is->layout & ~DT_META_CLASS_MASK) == (said->layout & ~DT_META_CLASS_MASK) &&
+           memcmp(is->sizes, said->sizes, is->ndim * sizeof *is->sizes) == 0;
+}
+
 static dt_status_t check_output(dt_exec_session_t *session, const dt_exec_plan_t *plan,
                                 uint32_t output, void *result, dt_error_t *err)
 {
@@ -329,7 +332,7 @@ static dt_status_t check_output(dt_exec_session_t *session, const dt_exec_plan_t
     if (!result)
         return DT_OK;
     DT_TRY(options->backend->tensor_info(options->device, result, &is, err));
-    if (!dt_meta_equal(&is.meta, &said->meta)) {
+    if (!is_as_said(plan, &is.meta, &said->meta)) {
         dt_meta_print(&said->meta, text[0], sizeof text[0]);
         dt_meta_print(&is.meta, text[1], sizeof text[1]);
         return dt_fail(err, DT_ERR_INVALID, "dt", output, "output %u was said to be %s and is %s",

@@ -139,7 +139,7 @@ static void fill_memory(const dt_exec_session_t *session, Dtorch__V1__SessionSta
     stats->memory_bytes = (uint64_t)memory.live_bytes;
     stats->memory_peak_bytes = (uint64_t)memory.peak_bytes;
     stats->memory_limit_bytes = (uint64_t)memory.limit_bytes;
-    stats->tensors = session->tensors.count;
+    stats->tensors = session->tensors.count + session->spreads.count;
 }
 
 void dt_exec_report_stats(dt_exec_session_t *session)
@@ -174,7 +174,7 @@ void dt_exec_report_stats(dt_exec_session_t *session)
 
 /* ---- a list of tensors for people ---- */
 
-static void list_fill(dt_exec_session_t *session, const dt_exec_tensor_t *tensor,
+static void list_fill(dt_exec_session_t *session, uint64_t id, const dt_exec_local_t *local,
                       Dtorch__V1__TensorInfo *info, char *text)
 {
     static char ready[] = "ready";
@@ -184,16 +184,16 @@ static void list_fill(dt_exec_session_t *session, const dt_exec_tensor_t *tensor
     dt_error_t err = {0};
     dtorch__v1__tensor_info__init(info);
     (void)snprintf(text, DT_EXEC_LIST_TEXT, "?");
-    if (tensor->handle &&
-        options->backend->tensor_info(options->device, tensor->handle, &seen, &err) == DT_OK) {
+    if (local->handle &&
+        options->backend->tensor_info(options->device, local->handle, &seen, &err) == DT_OK) {
         dt_meta_print(&seen.meta, text, DT_EXEC_LIST_TEXT);
         info->size_bytes = (uint64_t)dt_meta_bytes(&seen.meta);
     }
-    info->id = tensor->id;
+    info->id = id;
     info->meta = text;
-    info->vdev = tensor->storage->vdev;
-    info->version = tensor->storage->version;
-    info->state = tensor->storage->cause ? poisoned : ready;
+    info->vdev = local->storage->vdev;
+    info->version = local->storage->version;
+    info->state = local->storage->cause ? poisoned : ready;
     info->session = session->id;
 }
 
@@ -201,26 +201,47 @@ typedef struct list_work {
     Dtorch__V1__TensorInfo infos[DT_EXEC_LIST_MESSAGE];
     Dtorch__V1__TensorInfo *info_at[DT_EXEC_LIST_MESSAGE];
     char texts[DT_EXEC_LIST_MESSAGE][DT_EXEC_LIST_TEXT];
+    uint32_t count, max;
 } list_work_t;
+
+static void list_add(dt_exec_session_t *session, list_work_t *work, uint64_t id,
+                     const dt_exec_local_t *local)
+{
+    uint32_t n = work->count;
+    if (n == work->max || !local->storage)
+        return;
+    list_fill(session, id, local, &work->infos[n], work->texts[n]);
+    work->info_at[n] = &work->infos[n];
+    work->count++;
+}
+
+/* Each local tensor has a line of its own, with its vdev. */
+static void list_all(dt_exec_session_t *session, list_work_t *work)
+{
+    const dt_exec_table_t *table = &session->tensors;
+    for (uint64_t i = 0; table->places && i <= table->mask && work->count < work->max; i++)
+        if (table->places[i].id != 0)
+            list_add(session, work, table->places[i].id, &table->places[i].local);
+    table = &session->spreads;
+    for (uint64_t i = 0; table->places && i <= table->mask && work->count < work->max; i++)
+        if (table->places[i].id != 0)
+            for (uint32_t k = 0; k < table->places[i].spread->mesh->own_count; k++)
+                list_add(session, work, table->places[i].id, &table->places[i].spread->locals[k]);
+}
 
 /* One message: the answer to one question is one. */
 void dt_exec_list(dt_exec_session_t *session, uint32_t limit)
 {
     list_work_t *work = malloc(sizeof *work);
     Dtorch__V1__SessionStats stats = DTORCH__V1__SESSION_STATS__INIT;
-    const dt_exec_table_t *table = &session->tensors;
-    uint32_t n = 0;
-    uint32_t max = limit < DT_EXEC_LIST_MESSAGE ? limit : DT_EXEC_LIST_MESSAGE;
-    for (uint64_t i = 0; work && table->places && i <= table->mask && n < max; i++) {
-        if (table->places[i].id == 0)
-            continue;
-        list_fill(session, &table->places[i], &work->infos[n], work->texts[n]);
-        work->info_at[n] = &work->infos[n];
-        n++;
+    if (work) {
+        work->count = 0;
+        work->max = limit < DT_EXEC_LIST_MESSAGE ? limit : DT_EXEC_LIST_MESSAGE;
+        list_all(session, work);
     }
     stats.is_list = true;
     stats.list = work ? work->info_at : NULL;
-    stats.n_list = n;
+    stats.n_list = work ? work->count : 0;
     fill_memory(session, &stats);
     up_stats(session, &stats);
     free(work);

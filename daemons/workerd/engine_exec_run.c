@@ -1,4 +1,4 @@
-/* Records, performed in order. */
+/* Records that are no operators: tensors in and out, seeds, marks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,288 +7,7 @@
 #include "engine_exec_internal.h"
 #include "engine_pack.h"
 
-/* ---- what the page tells the agent ---- */
-
-static void page_begin(dt_exec_t *exec, const dt_exec_plan_t *plan)
-{
-    dt_engine_page_t *page = exec->options.page;
-    if (exec->named != plan) {
-        const size_t words = sizeof page->op_name / sizeof page->op_name[0];
-        for (size_t i = 0; i < plan->name_count && i < words; i++)
-            atomic_store_explicit(&page->op_name[i], plan->name_words[i], memory_order_relaxed);
-        if (plan->name_count < words)
-            atomic_store_explicit(&page->op_name[plan->name_count], 0, memory_order_relaxed);
-        exec->named = plan;
-    }
-    atomic_store_explicit(&page->op_begin_ns, exec->now_ns, memory_order_release);
-}
-
-static int64_t page_end(dt_exec_t *exec)
-{
-    dt_engine_page_t *page = exec->options.page;
-    int64_t begin_ns = exec->now_ns;
-    int64_t spent_ns = dt_exec_now(exec) - begin_ns;
-    exec->device_ns += (uint64_t)spent_ns;
-    atomic_store_explicit(&page->op_begin_ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&page->device_ns, exec->device_ns, memory_order_relaxed);
-    atomic_store_explicit(&page->progress, ++exec->progress, memory_order_release);
-    return spent_ns;
-}
-
-/* ---- operators ---- */
-
-/* A name for an output that has no value: it has the cause. */
-static void enter_poisoned(dt_exec_session_t *session, uint64_t id, uint32_t vdev,
-                           uint64_t sequence, dt_exec_cause_t *cause)
-{
-    dt_exec_storage_t *storage = dt_exec_storage_new(session->exec, vdev, sequence);
-    if (storage && dt_exec_enter(session, id, NULL, storage)) {
-        dt_exec_poison(storage, cause);
-        return;
-    }
-    if (storage)
-        dt_exec_storage_unref(session, storage);
-    session->is_broken = true;
-    (void)dt_fail(&session->broken, DT_ERR_NOMEM, "dt", 0,
-                  "the engine has no memory for the tensors of this session");
-}
-
-/* All outputs, and what would have been written in place, take the cause. */
-static void poison_outputs(dt_exec_session_t *session, const dt_exec_plan_t *plan,
-                           dt_exec_cause_t *cause)
-{
-    const dt_record_t *record = session->record;
-    const dt_signature_t *sig = plan->signature;
-    for (uint32_t i = 0; i < sig->output_count; i++) {
-        if (sig->outputs[i].alias != DT_ALIAS_IN_PLACE)
-            continue;
-        dt_exec_tensor_t *input =
-            dt_exec_find(&session->tensors, record->op.inputs[sig->outputs[i].input]);
-        if (input)
-            dt_exec_poison(input->storage, cause);
-    }
-    for (uint32_t i = 0; i < record->op.output_count; i++)
-        enter_poisoned(session, record->op.outputs[i], plan->vdev, record->sequence, cause);
-}
-
-static void fail_op(dt_exec_session_t *session, const dt_exec_plan_t *plan, const char *kind,
-                    const dt_error_t *err)
-{
-    dt_exec_cause_t *cause =
-        dt_exec_cause_new(session, session->record->sequence, plan, NULL, plan->vdev, kind, err);
-    if (plan->stat) {
-        plan->stat->errors++;
-        plan->stat->is_changed = true;
-        session->has_stats = true;
-    }
-    if (!cause) {
-        session->is_broken = true;
-        session->broken = *err;
-        return;
-    }
-    poison_outputs(session, plan, cause);
-    dt_exec_tell_poison(session, cause);
-    dt_exec_cause_unref(cause);
-}
-
-static void free_results(dt_exec_t *exec, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (exec->results[i])
-            exec->options.backend->tensor_free(exec->options.device, exec->results[i]);
-}
-
-/* Give one output its id. False: no memory. */
-static bool bind_output(dt_exec_session_t *session, const dt_exec_plan_t *plan,
-                        const dt_signature_tensor_t *out, void *result, uint64_t id)
-{
-    const dt_record_t *record = session->record;
-    dt_exec_storage_t *storage;
-    if (out->alias == DT_ALIAS_VIEW) {
-        dt_exec_tensor_t *input = dt_exec_find(&session->tensors, record->op.inputs[out->input]);
-        storage = input->storage;
-        storage->refs++;
-    } else {
-        storage = dt_exec_storage_new(session->exec, plan->vdev, record->sequence);
-    }
-    if (storage && dt_exec_enter(session, id, result, storage))
-        return true;
-    if (storage)
-        dt_exec_storage_unref(session, storage);
-    return false;
-}
-
-/* Take over the results. They are as the plan says, or unchecked by its wish. */
-static void bind_results(dt_exec_session_t *session, const dt_exec_plan_t *plan, uint32_t count)
-{
-    dt_exec_t *exec = session->exec;
-    const dt_record_t *record = session->record;
-    const dt_signature_t *sig = plan->signature;
-    uint32_t next = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const dt_signature_tensor_t *out = &sig->outputs[i];
-        void *result = exec->results[i];
-        if (out->alias == DT_ALIAS_FRESH || out->alias == DT_ALIAS_VIEW) {
-            if (result && bind_output(session, plan, out, result, record->op.outputs[next++]))
-                continue;
-            session->is_broken = true;
-            (void)dt_fail(&session->broken, DT_ERR_NOMEM, "dt", 0,
-                          "%s gave fewer tensors than said, or the engine has no memory for them",
-                          sig->name);
-        } else if (out->alias == DT_ALIAS_IN_PLACE) {
-            dt_exec_tensor_t *input =
-                dt_exec_find(&session->tensors, record->op.inputs[out->input]);
-            input->storage->version = record->sequence;
-        }
-        if (result)
-            exec->options.backend->tensor_free(exec->options.device, result);
-    }
-}
-
-enum op_inputs { INPUTS_READY, INPUTS_WAIT, INPUTS_POISONED };
-
-/* Put handles into their places. *ret_cause: the cause with the lowest sequence of what is
- * poisoned. */
-static enum op_inputs take_inputs(dt_exec_session_t *session, const dt_exec_plan_t *plan,
-                                  dt_exec_cause_t **ret_cause)
-{
-    const dt_record_op_t *op = &session->record->op;
-    dt_exec_cause_t *cause = NULL;
-    bool is_missing = false;
-    for (uint32_t i = 0; i < op->input_count; i++) {
-        dt_exec_tensor_t *tensor = dt_exec_find(&session->tensors, op->inputs[i]);
-        if (__builtin_expect(!tensor, 0)) {
-            is_missing = true;
-            *plan->input_at[i] = NULL;
-            continue;
-        }
-        dt_exec_storage_t *storage = tensor->storage;
-        if (__builtin_expect(storage->upload != NULL, 0))
-            return INPUTS_WAIT;
-        if (__builtin_expect(storage->cause != NULL, 0) &&
-            (!cause || storage->cause->sequence < cause->sequence))
-            cause = storage->cause;
-        *plan->input_at[i] = tensor->handle;
-    }
-    *ret_cause = cause;
-    return cause || is_missing ? INPUTS_POISONED : INPUTS_READY;
-}
-
-static void skip_op(dt_exec_session_t *session, const dt_exec_plan_t *plan, dt_exec_cause_t *cause)
-{
-    dt_error_t err = {0};
-    if (cause) {
-        cause->skipped++;
-        poison_outputs(session, plan, cause);
-        return;
-    }
-    (void)dt_fail(&err, DT_ERR_LOST, "dt", 0, "an input of %s is not on this device",
-                  plan->signature->name);
-    fail_op(session, plan, "RuntimeError", &err);
-}
-
-/* Run an operator whose arguments are in their places. */
-static void execute(dt_exec_session_t *session, dt_exec_plan_t *plan)
-{
-    dt_exec_t *exec = session->exec;
-    const dt_exec_options_t *options = &exec->options;
-    dt_error_t *err = &exec->err;
-    uint32_t count = 0;
-    if (__builtin_expect(plan->stream != exec->stream_now, 0) &&
-        options->backend->generator_use(options->device, plan->stream, err) == DT_OK)
-        exec->stream_now = plan->stream;
-    err->text[0] = '\0';
-    err->source_code = 0;
-    page_begin(exec, plan);
-    if (plan->expected)
-        options->backend->op_expect(options->device, plan->op, plan->expected,
-                                    plan->signature->output_count);
-    dt_status_t status = options->backend->op_execute(options->device, plan->op, plan->args,
-                                                      plan->signature->arg_count, exec->results,
-                                                      DT_RECORD_OUTPUTS_MAX, &count, err);
-    int64_t spent_ns = page_end(exec);
-    plan->stat->device_ns += (uint64_t)spent_ns;
-    if (__builtin_expect(session->trace != NULL, 0))
-        dt_exec_trace_op(session, plan, spent_ns, status != DT_OK);
-    plan->stat->count++;
-    plan->stat->bytes += plan->bytes;
-    plan->stat->is_changed = true;
-    session->has_stats = true;
-    if (__builtin_expect(status != DT_OK, 0)) {
-        err->code = status;
-        fail_op(session, plan, dt_exec_error_kind(err), err);
-        return;
-    }
-    if (__builtin_expect(!plan->is_checked || count != plan->signature->output_count, 0)) {
-        if (dt_exec_check(session, plan, exec->results, count, err) != DT_OK) {
-            free_results(exec, count);
-            err->code = DT_ERR_INVALID;
-            fail_op(session, plan, "MetadataError", err);
-            return;
-        }
-        plan->is_checked = !plan->takes_numbers;
-    }
-    bind_results(session, plan, count);
-}
-
-static dt_exec_plan_t *plan_of(const dt_exec_session_t *session, uint32_t id)
-{
-    return id < session->plan_count ? session->plans[id] : NULL;
-}
-
-/* The controller has compared counts with the signature; we believe nobody. */
-static bool has_arity(const dt_exec_plan_t *plan, const dt_record_op_t *op)
-{
-    const dt_signature_t *sig = plan->signature;
-    return op->input_count == sig->input_count && op->output_count == sig->id_count &&
-           op->scalar_count == sig->dynamic_count;
-}
-
-static bool perform_op(dt_exec_session_t *session)
-{
-    const dt_record_op_t *op = &session->record->op;
-    dt_exec_plan_t *plan = plan_of(session, op->signature);
-    dt_exec_cause_t *cause = NULL;
-    if (!plan || !has_arity(plan, op)) {
-        session->is_broken = true;
-        (void)dt_fail(&session->broken, DT_ERR_INVALID, "dt", op->signature,
-                      "operator record %llu does not fit signature %u",
-                      (unsigned long long)session->record->sequence, op->signature);
-        return true;
-    }
-    if (!plan->is_mine)
-        return true;
-    if (__builtin_expect(plan->refused != NULL, 0)) {
-        for (uint32_t i = 0; plan->input_at && i < op->input_count; i++)
-            if (plan->input_at[i])
-                *plan->input_at[i] = NULL;
-        fail_op(session, plan, dt_exec_error_kind(plan->refused), plan->refused);
-        return true;
-    }
-    enum op_inputs inputs = take_inputs(session, plan, &cause);
-    if (__builtin_expect(inputs != INPUTS_READY, 0)) {
-        if (inputs == INPUTS_WAIT)
-            return false;
-        skip_op(session, plan, cause);
-        return true;
-    }
-    for (uint32_t i = 0; i < op->scalar_count; i++)
-        plan->args[plan->dynamic_at[i]] = op->scalars[i];
-    execute(session, plan);
-    return true;
-}
-
 /* ---- tensors in and out ---- */
-
-static void perform_free(dt_exec_session_t *session)
-{
-    const dt_record_t *record = session->record;
-    for (uint32_t i = 0; i < record->ids.count; i++) {
-        dt_exec_tensor_t *tensor = dt_exec_find(&session->tensors, record->ids.ids[i]);
-        if (tensor)
-            dt_exec_drop(session, tensor);
-    }
-}
 
 /* A cause that is no operator's: an upload or a fetch that failed. */
 static dt_exec_cause_t *plain_cause(dt_exec_session_t *session, const char *what, uint32_t vdev,
@@ -349,14 +68,28 @@ static dt_status_t send_value(dt_exec_session_t *session, void *handle, dt_error
     return DT_OK;
 }
 
+/* What a FETCH asks for: of a tensor on several vdevs what the first of its mesh has. NULL: it is
+ * not here. */
+static const dt_exec_local_t *fetched(dt_exec_session_t *session)
+{
+    uint64_t id = session->record->move.tensor;
+    const dt_exec_tensor_t *tensor = dt_exec_find(&session->tensors, id);
+    const dt_exec_local_t *local = tensor ? &tensor->local : NULL;
+    if (!tensor && session->spreads.count > 0) {
+        tensor = dt_exec_find(&session->spreads, id);
+        local = tensor ? &tensor->spread->locals[0] : NULL;
+    }
+    return local && local->storage && local->storage->place == 0 ? local : NULL;
+}
+
 static bool perform_fetch(dt_exec_session_t *session)
 {
     dt_exec_t *exec = session->exec;
     dt_error_t err = {0};
-    dt_exec_tensor_t *tensor = dt_exec_find(&session->tensors, session->record->move.tensor);
-    if (!tensor)
+    const dt_exec_local_t *local = fetched(session);
+    if (!local)
         return true; /* another engine's */
-    dt_exec_storage_t *storage = tensor->storage;
+    const dt_exec_storage_t *storage = local->storage;
     if (storage->upload)
         return false;
     if (storage->cause) {
@@ -367,7 +100,7 @@ static bool perform_fetch(dt_exec_session_t *session)
     if (exec->options.backend->device_sync)
         status = exec->options.backend->device_sync(exec->options.device, &err);
     if (status == DT_OK)
-        status = send_value(session, tensor->handle, &err);
+        status = send_value(session, local->handle, &err);
     (void)dt_exec_now(exec);
     if (status != DT_OK) {
         err.code = status;
@@ -376,20 +109,40 @@ static bool perform_fetch(dt_exec_session_t *session)
     return true;
 }
 
-static dt_status_t upload(dt_exec_session_t *session, uint32_t vdev, dt_error_t *err)
+/* Make the local tensor of an upload. Bytes that came with it are all of the tensor: of them a vdev
+ * of several keeps its box. */
+static dt_status_t upload_make(dt_exec_session_t *session, const dt_exec_mesh_t *mesh, uint32_t own,
+                               void **ret_handle, dt_error_t *err)
 {
     const dt_record_t *record = session->record;
     const dt_exec_options_t *options = &session->exec->options;
+    const uint8_t *bytes = record->move.bytes;
+    uint64_t size = record->move.size;
+    dt_meta_t meta = record->move.meta;
+    if (mesh->shape.count > 1) {
+        DT_TRY(dt_exec_cut(session, mesh, own, &meta, &size, err));
+        bytes = session->exec->scratch;
+    }
+    DT_TRY(options->backend->tensor_create(options->device, &meta, ret_handle, err));
+    if (record->move.number != 0)
+        return DT_OK;
+    return options->backend->tensor_write(options->device, *ret_handle, record->move.offset, bytes,
+                                          size, err);
+}
+
+static dt_status_t upload(dt_exec_session_t *session, dt_exec_mesh_t *mesh, uint32_t own,
+                          dt_error_t *err)
+{
+    const dt_record_t *record = session->record;
+    const dt_exec_options_t *options = &session->exec->options;
+    uint64_t id = record->move.output;
     void *handle = NULL;
-    DT_TRY(options->backend->tensor_create(options->device, &record->move.meta, &handle, err));
-    dt_status_t status = DT_OK;
-    if (record->move.number == 0)
-        status = options->backend->tensor_write(options->device, handle, record->move.offset,
-                                                record->move.bytes, record->move.size, err);
+    dt_status_t status = upload_make(session, mesh, own, &handle, err);
     dt_exec_storage_t *storage =
-        status == DT_OK ? dt_exec_storage_new(session->exec, vdev, record->sequence) : NULL;
+        status == DT_OK ? dt_exec_storage_new(session->exec, mesh->own[own].vdev, record->sequence)
+                        : NULL;
     if (status == DT_OK &&
-        (!storage || !dt_exec_enter(session, record->move.output, handle, storage))) {
+        (!storage || !dt_exec_enter_local(session, mesh, own, id, handle, storage))) {
         if (storage)
             dt_exec_storage_unref(session, storage);
         status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the engine has no memory for a tensor");
@@ -400,8 +153,7 @@ static dt_status_t upload(dt_exec_session_t *session, uint32_t vdev, dt_error_t 
     }
     if (record->move.number == 0)
         return DT_OK;
-    if (!dt_exec_upload_begin(session, record,
-                              dt_exec_find(&session->tensors, record->move.output)))
+    if (!dt_exec_upload_begin(session, record, dt_exec_local(session, mesh, id, own)))
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the engine has no memory for an upload");
     return DT_OK;
 }
@@ -409,23 +161,23 @@ static dt_status_t upload(dt_exec_session_t *session, uint32_t vdev, dt_error_t 
 static void perform_upload(dt_exec_session_t *session)
 {
     const dt_record_t *record = session->record;
-    dt_error_t err = {0};
-    uint32_t vdev = dt_exec_vdev_of(session, &record->move.layout);
+    dt_exec_mesh_t *mesh = dt_exec_mesh_of(session, &record->move.layout);
     if (record->move.number > session->last_transfer)
         session->last_transfer = record->move.number;
-    if (!dt_exec_is_mine(session, vdev))
-        return;
-    dt_status_t status = upload(session, vdev, &err);
-    (void)dt_exec_now(session->exec);
-    if (status == DT_OK)
-        return;
-    err.code = status;
-    dt_exec_cause_t *cause = plain_cause(session, "upload", vdev, &err);
-    if (!cause)
-        return;
-    enter_poisoned(session, record->move.output, vdev, record->sequence, cause);
-    dt_exec_tell_poison(session, cause);
-    dt_exec_cause_unref(cause);
+    for (uint32_t i = 0; mesh && i < mesh->own_count; i++) {
+        dt_error_t err = {0};
+        dt_status_t status = upload(session, mesh, i, &err);
+        (void)dt_exec_now(session->exec);
+        if (status == DT_OK)
+            continue;
+        err.code = status;
+        dt_exec_cause_t *cause = plain_cause(session, "upload", mesh->own[i].vdev, &err);
+        if (!cause)
+            return;
+        dt_exec_enter_poisoned(session, mesh, i, record->move.output, cause);
+        dt_exec_tell_poison(session, cause);
+        dt_exec_cause_unref(cause);
+    }
 }
 
 /* ---- the rest ---- */
@@ -503,10 +255,18 @@ static void perform_option(dt_exec_session_t *session)
     (void)snprintf(text, sizeof text, "%.*s", (int)record->note.text_bytes, record->note.text);
     if (dt_str_to_i64(text, &id) != DT_OK || id < 0 || id >= session->plan_count)
         return;
-    if (session->exec->named == session->plans[id])
-        session->exec->named = NULL;
+    session->exec->named = NULL; /* it may have been this one, or a part of it */
     dt_exec_plan_free(session->plans[id]);
     session->plans[id] = NULL;
+}
+
+/* What a record would have made has the cause, on this engine's part of its mesh. */
+static void enter_refused(dt_exec_session_t *session, dt_exec_cause_t *cause)
+{
+    const dt_record_t *record = session->record;
+    dt_exec_mesh_t *mesh = dt_exec_mesh_of(session, &record->move.layout);
+    for (uint32_t i = 0; mesh && i < mesh->own_count; i++)
+        dt_exec_enter_poisoned(session, mesh, i, record->move.output, cause);
 }
 
 /* A kind that this version does not perform: named, and what it would have made is poisoned. */
@@ -522,12 +282,12 @@ static void refuse_record(dt_exec_session_t *session)
         return;
     if (record->kind == DT_RECORD_LOAD || record->kind == DT_RECORD_COPY_IN ||
         record->kind == DT_RECORD_REDISTRIBUTE)
-        enter_poisoned(session, record->move.output, session->vdevs[0], record->sequence, cause);
+        enter_refused(session, cause);
     dt_exec_tell_poison(session, cause);
     dt_exec_cause_unref(cause);
 }
 
-static bool perform_kind(dt_exec_session_t *session)
+bool dt_exec_perform_kind(dt_exec_session_t *session)
 {
     const dt_record_t *record = session->record;
     switch (record->kind) {
@@ -558,27 +318,13 @@ static bool perform_kind(dt_exec_session_t *session)
     }
 }
 
-/* A session that broke answers what is asked and does nothing else. */
-static void perform_broken(dt_exec_session_t *session)
+/* A session that broke answers what is asked and does nothing else; engines that would wait for it
+ * are told. */
+void dt_exec_perform_broken(dt_exec_session_t *session)
 {
+    if (!session->has_left)
+        dt_exec_move_leave(session);
+    session->has_left = true;
     if (session->record->kind == DT_RECORD_FETCH)
         fail_result(session, session->vdevs[0], &session->broken);
-}
-
-bool dt_exec_perform(dt_exec_session_t *session)
-{
-    uint8_t kind = session->record->kind;
-    bool is_done = true;
-    atomic_store_explicit(&session->memory.channel->running, session->record->sequence,
-                          memory_order_relaxed);
-    if (__builtin_expect(session->is_broken, 0))
-        perform_broken(session);
-    else if (kind == DT_RECORD_OP || kind == DT_RECORD_OP_LONG)
-        is_done = perform_op(session);
-    else if (kind == DT_RECORD_FREE)
-        perform_free(session);
-    else
-        is_done = perform_kind(session);
-    session->is_waiting = !is_done;
-    return is_done;
 }

@@ -50,7 +50,7 @@ static bool grow(dt_exec_table_t *table)
     return true;
 }
 
-static void take_out(dt_exec_table_t *table, uint64_t at)
+static inline void take_out(dt_exec_table_t *table, uint64_t at)
 {
     uint64_t hole = at;
     table->count--;
@@ -66,29 +66,58 @@ static void take_out(dt_exec_table_t *table, uint64_t at)
     table->places[hole] = (dt_exec_tensor_t){0};
 }
 
-bool dt_exec_enter(dt_exec_session_t *session, uint64_t id, void *handle,
-                   dt_exec_storage_t *storage)
+static inline bool enter(dt_exec_table_t *table, const dt_exec_tensor_t *tensor)
 {
-    dt_exec_table_t *table = &session->tensors;
-    dt_exec_tensor_t *old = dt_exec_find(table, id);
-    if (old)
-        dt_exec_drop(session, old);
     if ((!table->places || 2 * (table->count + 1) > table->mask) && !grow(table))
         return false;
-    put(table, &(dt_exec_tensor_t){id, handle, storage});
+    put(table, tensor);
     table->count++;
     return true;
 }
 
-void dt_exec_drop(dt_exec_session_t *session, dt_exec_tensor_t *tensor)
+/* Free what has the id in one of the tables. */
+static inline bool drop_local(dt_exec_session_t *session, uint64_t id)
 {
-    dt_exec_t *exec = session->exec;
-    dt_exec_storage_t *storage = tensor->storage;
-    void *handle = tensor->handle;
+    const dt_exec_options_t *options = &session->exec->options;
+    dt_exec_tensor_t *tensor = dt_exec_find(&session->tensors, id);
+    if (!tensor)
+        return false;
+    dt_exec_local_t local = tensor->local;
     take_out(&session->tensors, (uint64_t)(tensor - session->tensors.places));
-    if (handle)
-        exec->options.backend->tensor_free(exec->options.device, handle);
-    dt_exec_storage_unref(session, storage);
+    if (local.handle)
+        options->backend->tensor_free(options->device, local.handle);
+    dt_exec_storage_unref(session, local.storage);
+    return true;
+}
+
+static void drop_spread(dt_exec_session_t *session, uint64_t id)
+{
+    dt_exec_tensor_t *tensor = dt_exec_find(&session->spreads, id);
+    if (!tensor)
+        return;
+    dt_exec_spread_t *spread = tensor->spread;
+    take_out(&session->spreads, (uint64_t)(tensor - session->spreads.places));
+    dt_exec_spread_free(session, spread);
+}
+
+void dt_exec_drop(dt_exec_session_t *session, uint64_t id)
+{
+    if (!drop_local(session, id) && session->spreads.count > 0)
+        drop_spread(session, id);
+}
+
+bool dt_exec_enter(dt_exec_session_t *session, uint64_t id, void *handle,
+                   dt_exec_storage_t *storage)
+{
+    if (dt_exec_find(&session->tensors, id) || session->spreads.count > 0)
+        dt_exec_drop(session, id);
+    return enter(&session->tensors, &(dt_exec_tensor_t){.id = id, .local = {handle, storage}});
+}
+
+bool dt_exec_enter_spread(dt_exec_session_t *session, uint64_t id, dt_exec_spread_t *spread)
+{
+    dt_exec_drop(session, id);
+    return enter(&session->spreads, &(dt_exec_tensor_t){.id = id, .spread = spread});
 }
 
 void dt_exec_table_fini(dt_exec_session_t *session)
@@ -103,8 +132,12 @@ void dt_exec_table_fini(dt_exec_session_t *session)
             exec->options.backend->tensor_free(exec->options.device, tensor->handle);
         dt_exec_storage_unref(session, tensor->storage);
     }
+    for (uint64_t i = 0; session->spreads.places && i <= session->spreads.mask; i++)
+        if (session->spreads.places[i].id != 0)
+            dt_exec_spread_free(session, session->spreads.places[i].spread);
     free(table->places);
-    *table = (dt_exec_table_t){0};
+    free(session->spreads.places);
+    *table = session->spreads = (dt_exec_table_t){0};
 }
 
 /* ---- storages ---- */
@@ -129,7 +162,7 @@ dt_exec_storage_t *dt_exec_storage_new(dt_exec_t *exec, uint32_t vdev, uint64_t 
         return NULL;
     dt_exec_storage_t *storage = exec->storage_free;
     exec->storage_free = storage->next_free;
-    *storage = (dt_exec_storage_t){.refs = 1, .vdev = vdev, .version = version};
+    *storage = (dt_exec_storage_t){.refs = 1, .vdev = (uint16_t)vdev, .version = version};
     return storage;
 }
 

@@ -16,6 +16,7 @@
 typedef struct trace_event {
     uint64_t sequence;
     uint32_t signature;
+    uint32_t vdev;
     bool has_failed;
     int64_t begin_ns, spent_ns;
     char *source; /* the program's line, a copy; NULL: as the one before */
@@ -92,6 +93,7 @@ static void fill(struct dt_exec_trace *trace, batch_t *batch, Dtorch__V1__TraceB
         event->kind = DTORCH__V1__TRACE_EVENT__KIND__OPERATOR;
         event->sequence = from->sequence;
         event->signature = from->signature;
+        event->vdev = from->vdev;
         event->begin_ns = from->begin_ns;
         event->duration_ns = from->spent_ns;
         event->failed = from->has_failed;
@@ -211,6 +213,7 @@ void dt_exec_trace_op(dt_exec_session_t *session, dt_exec_plan_t *plan, int64_t 
     trace->events[trace->event_count++] = (trace_event_t){
         .sequence = session->record->sequence,
         .signature = session->record->op.signature,
+        .vdev = plan->vdev,
         .has_failed = has_failed,
         .begin_ns = now_ns - spent_ns,
         .spent_ns = spent_ns,

@@ -36,6 +36,9 @@ void dt_execrig_init(dt_execrig_t *rig, const dt_backend_t *backend, void *devic
     rig->now_ns = INT64_C(1000000000);
     rig->clock = (dt_clock_t){.mono_ns = fake_now, .wall_ms = fake_now, .arg = rig};
     rig->page = memory_new(DT_ENGINE_PAGE_BYTES);
+    const dt_transport_options_t transport = {.wake = -1, .executor = -1};
+    if (dt_transport_create(&transport, &rig->transport, &err) != DT_OK)
+        die("transport", err.text);
     const dt_exec_options_t options = {
         .backend = backend,
         .device = device,
@@ -43,6 +46,7 @@ void dt_execrig_init(dt_execrig_t *rig, const dt_backend_t *backend, void *devic
         .clock = is_fake_clock ? &rig->clock : dt_clock_system(),
         .wake = -1,
         .bell = -1,
+        .transport = rig->transport,
     };
     if (dt_exec_create(&options, &rig->exec, &err) != DT_OK)
         die("create", err.text);
@@ -51,6 +55,7 @@ void dt_execrig_init(dt_execrig_t *rig, const dt_backend_t *backend, void *devic
 void dt_execrig_fini(dt_execrig_t *rig)
 {
     dt_exec_free(rig->exec);
+    dt_transport_free(rig->transport);
     (void)munmap(rig->page, DT_ENGINE_PAGE_BYTES);
 }
 
@@ -76,6 +81,15 @@ static void on_closed(void *arg, dt_exec_memory_t *memory)
 void dt_execrig_open(dt_execrig_t *rig, dt_execrig_session_t *session, uint32_t instance,
                      uint32_t vdev_count, uint64_t limit_bytes)
 {
+    uint32_t vdevs[DT_CHANNEL_VDEVS_MAX];
+    for (uint32_t i = 0; i < vdev_count; i++)
+        vdevs[i] = i;
+    dt_execrig_open_on(rig, session, instance, vdevs, vdev_count, limit_bytes);
+}
+
+void dt_execrig_open_on(dt_execrig_t *rig, dt_execrig_session_t *session, uint32_t instance,
+                        const uint32_t *vdevs, uint32_t vdev_count, uint64_t limit_bytes)
+{
     dt_error_t err = {0};
     uint32_t reader;
     memset(session, 0, sizeof *session);
@@ -88,8 +102,7 @@ void dt_execrig_open(dt_execrig_t *rig, dt_execrig_session_t *session, uint32_t 
     session->channel->session = 100 + instance;
     session->channel->vdev_count = vdev_count;
     (void)snprintf(session->channel->node, sizeof session->channel->node, "w0");
-    for (uint32_t i = 0; i < vdev_count; i++)
-        session->channel->vdevs[i] = i;
+    memcpy(session->channel->vdevs, vdevs, vdev_count * sizeof *vdevs);
     if (dt_ring_writer_init(&session->frames, session->down, DT_CHANNEL_FRAMES_BYTES, &err) ||
         dt_ring_writer_init(&session->bulk, (uint8_t *)session->down + DT_CHANNEL_BULK_AT,
                             DT_CHANNEL_BULK_BYTES, &err) ||

@@ -14,6 +14,7 @@
 
 typedef struct dt_execrig {
     dt_exec_t *exec;
+    dt_transport_t *transport;
     dt_engine_page_t *page;
     int64_t now_ns; /* of the fake clock, when it is used */
     dt_clock_t clock;
@@ -43,6 +44,9 @@ void dt_execrig_fini(dt_execrig_t *rig);
 /* A session on vdevs 0 .. vdev_count - 1 with an arena of that limit; 0: the heap. */
 void dt_execrig_open(dt_execrig_t *rig, dt_execrig_session_t *session, uint32_t instance,
                      uint32_t vdev_count, uint64_t limit_bytes);
+/* The same on other vdevs, rising. */
+void dt_execrig_open_on(dt_execrig_t *rig, dt_execrig_session_t *session, uint32_t instance,
+                        const uint32_t *vdevs, uint32_t vdev_count, uint64_t limit_bytes);
 void dt_execrig_close(dt_execrig_session_t *session);
 
 void dt_execrig_put(dt_execrig_session_t *session, const dt_record_t *record);

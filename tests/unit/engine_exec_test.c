@@ -214,42 +214,15 @@ Test(engine_exec, results_that_are_not_as_said_are_an_error)
     end(&rig);
 }
 
-Test(engine_exec, an_unknown_operator_and_a_mesh_of_many_are_refused_by_name)
+Test(engine_exec, an_unknown_operator_is_refused_by_name)
 {
     dt_execrig_t rig;
     dt_execrig_session_t s;
-    static dt_record_t mesh;
     begin(&rig);
     dt_execrig_open(&rig, &s, 1, 2, 1 << 20);
     uint64_t a = upload4(&s, ones);
     uint32_t unknown = dt_execrig_define_f32(&s, "aten::no_such", 1, 1, four, DT_ALIAS_FRESH, 0);
     expect_error(&s, dt_execrig_op(&s, unknown, &a, 1, true), "NotImplementedError", 0);
-    mesh = (dt_record_t){.kind = DT_RECORD_DEF_MESH};
-    mesh.mesh.id = 5;
-    mesh.mesh.ndim = 1;
-    mesh.mesh.sizes[0] = mesh.mesh.vdev_count = 2;
-    mesh.mesh.vdevs = (const uint64_t[]){0, 1};
-    mesh.mesh.names[0] = "";
-    dt_execrig_put(&s, &mesh);
-    dt_value_t arg = {.tag = DT_VALUE_TENSOR};
-    dt_signature_tensor_t tensors[2] = {{0}};
-    for (int i = 0; i < 2; i++) {
-        (void)!dt_meta_set(&tensors[i].meta, DT_DTYPE_F32, 1, four, NULL, 0, NULL);
-        tensors[i].layout.mesh = 5;
-        tensors[i].layout.ndim = 1;
-    }
-    const dt_signature_t sig = {.name = fake_names[FAKE_SCALE],
-                                .arg_count = 1,
-                                .input_count = 1,
-                                .output_count = 1,
-                                .id_count = 1,
-                                .args = &arg,
-                                .inputs = &tensors[0],
-                                .outputs = &tensors[1]};
-    uint32_t many = dt_execrig_define(&s, &sig);
-    Dtorch__V1__WorkerSessionUp *up = failing(&s, dt_execrig_op(&s, many, &a, 1, true));
-    cr_assert_not_null(strstr(up->result->error->text, "distributed tensors are not served"));
-    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
     expect_value(&s, a, 1, 0);
     dt_execrig_close(&s);
     end(&rig);
