@@ -32,7 +32,8 @@ typedef enum dt_board_phase {
     DT_BOARD_PUBLISHED = 1,
     DT_BOARD_WAVE0 = 2,  /* what wave 1 reads is there */
     DT_BOARD_DONE = 3,   /* it reads and writes nothing of others any more */
-    DT_BOARD_FAILED = 4, /* likewise; `text` says why */
+    DT_BOARD_FAILED = 4, /* likewise; `text` says why. It stays so until all have seen it */
+    DT_BOARD_ENDED = 5,  /* it knows how the exchange ended */
 } dt_board_phase_t;
 
 static inline uint64_t dt_board_word(uint64_t number, dt_board_phase_t phase)

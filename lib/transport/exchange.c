@@ -1,5 +1,6 @@
 /* One exchange, as a state machine. See transport.h for its phases. */
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +19,40 @@ static void wake(dt_transport_session_t *session, uint32_t member)
 {
     dt_transport_peer_t *peer = &session->peers[member];
     dt_board_slot_t *slot = &session->board->slots[member];
-    if (!atomic_load_explicit(&peer->is_here, memory_order_acquire) || peer->wake < 0)
+    if (!atomic_load_explicit(&peer->is_here, memory_order_acquire) || peer->link)
         return;
     if (atomic_load_explicit(&slot->is_asleep, memory_order_seq_cst) &&
         atomic_exchange_explicit(&slot->is_asleep, 0, memory_order_seq_cst))
         dt_ring_wake(peer->wake);
+}
+
+/* Say our word to a member on another host, with what belongs to it. */
+static void tell(dt_transport_session_t *session, uint32_t member)
+{
+    dt_transport_peer_t *peer = &session->peers[member];
+    const dt_board_slot_t *slot = own_slot(session);
+    uint64_t number = session->run.number;
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
+    uint64_t published = dt_board_word(number, DT_BOARD_PUBLISHED);
+    dt_link_head_t head = {.kind = DT_LINK_WORD, .phase = word & 7, .number = number};
+    if (!atomic_load_explicit(&peer->is_here, memory_order_acquire) || peer->told >= word ||
+        word < published)
+        return;
+    if (peer->told < published && head.phase != DT_BOARD_FAILED) {
+        const dt_link_head_t first = {.kind = DT_LINK_WORD,
+                                      .phase = DT_BOARD_PUBLISHED,
+                                      .number = number,
+                                      .sequence = slot->cause_sequence,
+                                      .size = slot->cause_bytes};
+        (void)dt_link_say(peer->link, &first, slot->cause);
+    }
+    if (head.phase == DT_BOARD_FAILED) {
+        head.code = slot->failed_code;
+        head.size = (uint32_t)strnlen(slot->text, DT_LINK_TEXT_MAX - 1);
+    }
+    if (head.phase >= DT_BOARD_DONE)
+        (void)dt_link_say(peer->link, &head, slot->text);
+    peer->told = word;
 }
 
 /* Move our word, and wake those who wait for it. */
@@ -33,7 +63,9 @@ static void arrive(dt_transport_session_t *session, dt_board_phase_t phase)
     atomic_store_explicit(&own_slot(session)->word, dt_board_word(session->run.number, phase),
                           memory_order_seq_cst);
     for (uint32_t i = 0; i < plan->member_count; i++)
-        if (plan->members[i] != session->world.self)
+        if (session->is_remote[plan->members[i]])
+            tell(session, plan->members[i]);
+        else if (plan->members[i] != session->world.self)
             wake(session, plan->members[i]);
 }
 
@@ -43,7 +75,9 @@ void dt_exchange_quit(dt_transport_session_t *session)
         return;
     atomic_store_explicit(&own_slot(session)->word, DT_BOARD_QUIT, memory_order_seq_cst);
     for (uint32_t i = 0; i < session->member_count; i++)
-        if (i != session->world.self)
+        if (session->peers[i].link)
+            dt_link_close(session->peers[i].link);
+        else if (i != session->world.self)
             wake(session, i);
 }
 
@@ -59,19 +93,30 @@ typedef enum arrival {
     ARRIVAL_GONE,   /* and will not come any more */
 } arrival_t;
 
-static arrival_t look(dt_transport_session_t *session, uint32_t member, dt_board_phase_t phase)
+/* What a member has said. */
+static uint64_t word_of(dt_transport_session_t *session, uint32_t member, bool *ret_is_lost)
 {
-    uint64_t wanted = dt_board_word(session->run.number, phase);
-    const dt_board_slot_t *slot = &session->board->slots[member];
+    const dt_transport_peer_t *peer = &session->peers[member];
     const dt_board_member_t *it = &session->board->members[member];
     /* In this order: what it did before it was lost counts. */
-    bool is_lost = atomic_load_explicit(&it->is_lost, memory_order_seq_cst);
-    uint64_t word = atomic_load_explicit(&slot->word, memory_order_seq_cst);
+    *ret_is_lost = atomic_load_explicit(&it->is_lost, memory_order_seq_cst);
+    if (!session->is_remote[member])
+        return atomic_load_explicit(&session->board->slots[member].word, memory_order_seq_cst);
+    if (!atomic_load_explicit(&peer->is_here, memory_order_acquire))
+        return 0;
+    *ret_is_lost |= peer->link->is_broken;
+    return peer->link->word;
+}
+
+static arrival_t look(dt_transport_session_t *session, uint32_t member, dt_board_phase_t phase)
+{
+    bool is_lost;
+    uint64_t word = word_of(session, member, &is_lost);
     if (word == DT_BOARD_QUIT)
         return ARRIVAL_GONE;
     if (word == dt_board_word(session->run.number, DT_BOARD_FAILED))
         return ARRIVAL_FAILED;
-    if (word >= wanted)
+    if (word >= dt_board_word(session->run.number, phase))
         return ARRIVAL_THERE;
     return is_lost ? ARRIVAL_GONE : ARRIVAL_NOT_YET;
 }
@@ -117,13 +162,14 @@ static void fail_of(dt_transport_session_t *session, uint32_t member, arrival_t 
     dt_transport_run_t *run = &session->run;
     const dt_board_member_t *it = &session->board->members[member];
     const dt_board_slot_t *slot = &session->board->slots[member];
+    const dt_link_t *link = session->peers[member].link;
     char node[sizeof it->node];
     char text[sizeof slot->text];
     if (run->result.status != DT_OK)
         return;
     text_copy(node, sizeof node, it->node);
-    text_copy(text, sizeof text, slot->text);
-    int32_t code = slot->failed_code;
+    text_copy(text, sizeof text, link ? link->text : slot->text);
+    int32_t code = link ? link->failed_code : slot->failed_code;
     if (arrival == ARRIVAL_GONE)
         (void)dt_fail(&run->result.err, DT_ERR_LOST, "dt", it->device,
                       "%s: the engine of device %" PRIu32 " on node %s was lost in it",
@@ -141,8 +187,10 @@ static bool all_there(dt_transport_session_t *session, dt_board_phase_t phase)
     dt_transport_run_t *run = &session->run;
     for (; run->wait < run->plan->member_count; run->wait++) {
         uint32_t member = run->plan->members[run->wait];
-        arrival_t arrival =
-            member == session->world.self ? ARRIVAL_THERE : look(session, member, phase);
+        if (member == session->world.self ||
+            (phase == DT_BOARD_WAVE0 && session->is_remote[member]))
+            continue; /* what is made on other hosts comes by itself */
+        arrival_t arrival = look(session, member, phase);
         if (arrival == ARRIVAL_NOT_YET)
             return false;
         if (arrival == ARRIVAL_THERE)
@@ -178,10 +226,9 @@ static void buffers_forget(dt_exchange_plan_t *plan)
         plan->places[i].source = NULL;
         plan->places[i].target = NULL;
     }
-    for (uint32_t i = 0; i < plan->piece_count; i++) {
+    for (uint32_t i = 0; i < plan->piece_count; i++)
         plan->pieces[i].is_done = false;
-        plan->pieces[i].staged = 0;
-    }
+    dt_exchange_stages_free(plan);
 }
 
 static bool buffers_set(dt_transport_run_t *run)
@@ -268,10 +315,24 @@ static uint64_t offset_of(const dt_transport_session_t *session, const void *blo
     return block ? dt_shm_arena_offset(session->arena, block) : DT_BOARD_NOWHERE;
 }
 
+static void links_begin(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
+    run->has_links = run->has_wave0 = false;
+    for (uint32_t i = 0; i < run->plan->member_count; i++) {
+        uint32_t member = run->plan->members[i];
+        run->has_links |= session->is_remote[member];
+        if (session->is_remote[member] &&
+            atomic_load_explicit(&session->peers[member].is_here, memory_order_acquire))
+            dt_link_begin(session->peers[member].link);
+    }
+}
+
 static void publish(dt_transport_session_t *session)
 {
     dt_transport_run_t *run = &session->run;
     dt_board_slot_t *slot = own_slot(session);
+    links_begin(session);
     slot->cause_bytes = run->result.cause.size;
     slot->cause_sequence = run->result.cause.sequence;
     if (run->result.cause.size > 0) {
@@ -297,6 +358,16 @@ static void publish(dt_transport_session_t *session)
 
 /* ---- what the others have published ---- */
 
+static void cause_take(dt_transport_run_t *run, const uint8_t *cause, uint32_t bytes,
+                       uint64_t sequence)
+{
+    if (bytes == 0 || bytes > DT_BOARD_CAUSE_MAX ||
+        (run->result.cause.size > 0 && run->result.cause.sequence <= sequence))
+        return;
+    memcpy(run->cause, cause, bytes);
+    run->result.cause = (dt_exchange_cause_t){sequence, bytes, run->cause};
+}
+
 /* Take the cause with the smallest sequence. Returns whether there is one. */
 static bool causes_read(dt_transport_session_t *session)
 {
@@ -304,14 +375,11 @@ static bool causes_read(dt_transport_session_t *session)
     for (uint32_t i = 0; i < run->plan->member_count; i++) {
         uint32_t member = run->plan->members[i];
         const dt_board_slot_t *slot = &session->board->slots[member];
-        uint32_t bytes = slot->cause_bytes;
-        uint64_t sequence = slot->cause_sequence;
-        if (member == session->world.self || bytes == 0 || bytes > DT_BOARD_CAUSE_MAX)
-            continue;
-        if (run->result.cause.size > 0 && run->result.cause.sequence <= sequence)
-            continue;
-        memcpy(run->cause, slot->cause, bytes);
-        run->result.cause = (dt_exchange_cause_t){sequence, bytes, run->cause};
+        const dt_link_t *link = session->peers[member].link;
+        if (link)
+            cause_take(run, link->cause, link->cause_bytes, link->cause_sequence);
+        else if (member != session->world.self)
+            cause_take(run, slot->cause, slot->cause_bytes, slot->cause_sequence);
     }
     return run->result.cause.size > 0;
 }
@@ -391,40 +459,61 @@ static bool begin(dt_transport_session_t *session)
 
 /* ---- pieces ---- */
 
-/* Make some pieces of a wave. Returns whether all of it is done. */
-static bool pieces_run(dt_transport_run_t *run, unsigned wave, uint32_t most)
+static void piece_make(dt_transport_session_t *session, dt_exchange_piece_t *piece)
 {
-    const dt_exchange_plan_t *plan = run->plan;
-    for (; run->next < plan->piece_count && plan->pieces[run->next].wave == wave; run->next++) {
-        if (most-- == 0)
-            return false;
-        dt_exchange_piece_run(plan, &plan->pieces[run->next]);
+    const dt_exchange_plan_t *plan = session->run.plan;
+    dt_exchange_piece_run(plan, piece);
+    piece->is_done = true;
+    for (uint32_t i = 0; piece->stages && i < piece->part_count; i++) {
+        if (!piece->stages[i])
+            continue;
+        free(piece->stages[i]);
+        piece->stages[i] = NULL;
+        session->peers[plan->places[piece->parts[i].place].member].link->ahead--;
     }
-    return true;
+}
+
+typedef enum progress { PROGRESS_NONE, PROGRESS_SOME, PROGRESS_ALL } progress_t;
+
+/* Make some pieces of a wave, those whose parts are here. */
+static progress_t pieces_run(dt_transport_session_t *session, unsigned wave, uint32_t most)
+{
+    dt_transport_run_t *run = &session->run;
+    dt_exchange_plan_t *plan = run->plan;
+    progress_t progress = PROGRESS_NONE;
+    uint32_t looks = DT_TRANSPORT_LOOK_PIECES;
+    for (uint32_t i = run->next; i < plan->piece_count && plan->pieces[i].wave == wave; i++) {
+        dt_exchange_piece_t *piece = &plan->pieces[i];
+        if (looks == 0 || most == 0)
+            return progress;
+        if (!piece->is_done && piece->staged == piece->remote_count) {
+            piece_make(session, piece);
+            progress = PROGRESS_SOME;
+            most--;
+        }
+        if (piece->is_done && i == run->next)
+            run->next++;
+        else
+            looks--;
+    }
+    bool is_all = run->next == plan->piece_count || plan->pieces[run->next].wave != wave;
+    return is_all ? PROGRESS_ALL : progress;
 }
 
 static bool wave0(dt_transport_session_t *session)
 {
     dt_transport_run_t *run = &session->run;
-    if (!pieces_run(run, 0, DT_TRANSPORT_TURN_PIECES))
-        return true;
+    progress_t progress = pieces_run(session, 0, DT_TRANSPORT_TURN_PIECES);
+    if (progress != PROGRESS_ALL)
+        return progress == PROGRESS_SOME;
     run->wait = 0;
+    run->has_wave0 = true;
     if (run->plan->has_pulls) {
         run->state = DT_TRANSPORT_WAIT_WAVE0;
         arrive(session, DT_BOARD_WAVE0);
     } else {
         run->state = DT_TRANSPORT_WAVE1;
     }
-    return true;
-}
-
-static bool wave1(dt_transport_session_t *session)
-{
-    dt_transport_run_t *run = &session->run;
-    if (!pieces_run(run, 1, DT_TRANSPORT_TURN_PIECES))
-        return true;
-    run->state = DT_TRANSPORT_WAIT_DONE;
-    arrive(session, DT_BOARD_DONE);
     return true;
 }
 
@@ -436,6 +525,93 @@ static bool wait_wave0(dt_transport_session_t *session)
     return true;
 }
 
+/* ---- links ---- */
+
+static dt_link_turn_t turn_of(const dt_transport_run_t *run, uint32_t member)
+{
+    bool has_failed = run->result.err.code != DT_OK;
+    bool is_moving = run->state >= DT_TRANSPORT_WAVE0 && run->state <= DT_TRANSPORT_WAVE1;
+    return (dt_link_turn_t){.plan = run->plan,
+                            .number = run->number,
+                            .member = member,
+                            .may_send = is_moving && !has_failed,
+                            .has_wave0 = run->has_wave0,
+                            .is_discarded = has_failed};
+}
+
+/* The link to a member of the exchange; NULL: it is on this host, or not connected yet. */
+static dt_link_t *link_of(const dt_transport_session_t *session, uint32_t member)
+{
+    const dt_transport_peer_t *peer = &session->peers[member];
+    bool is_here =
+        session->is_remote[member] && atomic_load_explicit(&peer->is_here, memory_order_acquire);
+    return is_here ? peer->link : NULL;
+}
+
+static bool links_pump(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
+    bool has_moved = false;
+    for (uint32_t i = 0; run->has_links && i < run->plan->member_count; i++) {
+        dt_link_t *link = link_of(session, run->plan->members[i]);
+        if (!link)
+            continue;
+        tell(session, run->plan->members[i]);
+        dt_link_turn_t turn = turn_of(run, run->plan->members[i]);
+        has_moved |= dt_link_pump(link, &turn);
+    }
+    return has_moved;
+}
+
+/* Who waits for boxes from another host sees here that they will not come. */
+static bool links_are_sound(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
+    for (uint32_t i = 0; run->has_links && i < run->plan->member_count; i++) {
+        uint32_t member = run->plan->members[i];
+        arrival_t arrival =
+            session->is_remote[member] ? look(session, member, DT_BOARD_DONE) : ARRIVAL_NOT_YET;
+        if (arrival != ARRIVAL_FAILED && arrival != ARRIVAL_GONE)
+            continue;
+        fail_of(session, member, arrival);
+        fail(session);
+        return false;
+    }
+    return true;
+}
+
+static bool links_are_sent(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
+    for (uint32_t i = 0; run->has_links && i < run->plan->member_count; i++) {
+        dt_link_t *link = link_of(session, run->plan->members[i]);
+        dt_link_turn_t turn = turn_of(run, run->plan->members[i]);
+        if (link && !dt_link_is_sent(link, &turn))
+            return false;
+    }
+    return true;
+}
+
+/* ---- the end ---- */
+
+static bool wave1(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
+    progress_t progress = pieces_run(session, 1, DT_TRANSPORT_TURN_PIECES);
+    if (progress != PROGRESS_ALL || !links_are_sent(session))
+        return progress == PROGRESS_SOME;
+    run->state = DT_TRANSPORT_WAIT_DONE;
+    run->wait = 0;
+    arrive(session, DT_BOARD_DONE);
+    return true;
+}
+
+static bool has_failed_word(dt_transport_session_t *session)
+{
+    return atomic_load_explicit(&own_slot(session)->word, memory_order_relaxed) ==
+           dt_board_word(session->run.number, DT_BOARD_FAILED);
+}
+
 static bool wait_done(dt_transport_session_t *session)
 {
     dt_transport_run_t *run = &session->run;
@@ -444,11 +620,41 @@ static bool wait_done(dt_transport_session_t *session)
     stages_drop(session);
     if (run->result.cause.size > 0)
         run->result.status = DT_ERR_PEER;
+    run->state = DT_TRANSPORT_LEAVE;
+    if (!has_failed_word(session))
+        arrive(session, DT_BOARD_ENDED);
+    return true;
+}
+
+/* Who has failed stays until nobody can miss it; words to other hosts are on their way first. */
+static bool leave(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
+    if (has_failed_word(session) && !all_there(session, DT_BOARD_FAILED))
+        return false;
+    for (uint32_t i = 0; run->has_links && i < run->plan->member_count; i++) {
+        const dt_link_t *link = link_of(session, run->plan->members[i]);
+        if (link && !link->is_broken && link->words_len + link->data_len > 0)
+            return false;
+    }
+    dt_exchange_stages_free(run->plan);
     run->state = DT_TRANSPORT_ENDED;
     return true;
 }
 
-bool dt_exchange_step(dt_transport_session_t *session)
+uint32_t dt_exchange_polls(const dt_transport_session_t *session, struct pollfd *fds, uint32_t max)
+{
+    const dt_transport_run_t *run = &session->run;
+    uint32_t count = 0;
+    for (uint32_t i = 0; run->has_links && i < run->plan->member_count && count < max; i++) {
+        const dt_link_t *link = link_of(session, run->plan->members[i]);
+        if (link && !link->is_broken)
+            fds[count++] = (struct pollfd){.fd = link->fd, .events = dt_link_events(link)};
+    }
+    return count;
+}
+
+static bool state_step(dt_transport_session_t *session)
 {
     switch (session->run.state) {
     case DT_TRANSPORT_PUBLISH:
@@ -457,27 +663,38 @@ bool dt_exchange_step(dt_transport_session_t *session)
     case DT_TRANSPORT_WAIT_PUBLISHED:
         return begin(session);
     case DT_TRANSPORT_WAVE0:
-        return wave0(session);
+        return !links_are_sound(session) || wave0(session);
     case DT_TRANSPORT_WAIT_WAVE0:
         return wait_wave0(session);
     case DT_TRANSPORT_WAVE1:
-        return wave1(session);
+        return !links_are_sound(session) || wave1(session);
     case DT_TRANSPORT_WAIT_DONE:
         return wait_done(session);
+    case DT_TRANSPORT_LEAVE:
+        return leave(session);
     default:
         return false;
     }
 }
 
-void dt_exchange_run_here(dt_transport_run_t *run)
+bool dt_exchange_step(dt_transport_session_t *session)
 {
+    bool has_moved = links_pump(session);
+    return state_step(session) || has_moved;
+}
+
+void dt_exchange_run_here(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
     run->next = 0;
     if (run->result.cause.size > 0) {
         run->result.status = DT_ERR_PEER;
     } else if (buffers_set(run)) {
         dt_exchange_plan_fill(run->plan);
-        (void)pieces_run(run, 0, UINT32_MAX);
-        (void)pieces_run(run, 1, UINT32_MAX);
+        while (pieces_run(session, 0, UINT32_MAX) != PROGRESS_ALL)
+            ;
+        while (pieces_run(session, 1, UINT32_MAX) != PROGRESS_ALL)
+            ;
         dt_reduce_fence();
     }
     run->result.status = run->result.err.code != DT_OK ? run->result.err.code : run->result.status;

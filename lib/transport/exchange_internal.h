@@ -3,6 +3,7 @@
  *   exchange.c   one exchange as a state machine
  *   transport.c  sessions, the thread, the two ways in and out
  *   board.c      memory that the engines of a session on one host share
+ *   link.c       frames to an engine on another host
  *
  * Places number the vdevs of both meshes, alike on all engines. A piece is a box of one of our
  * targets of at most DT_EXCHANGE_PIECE_BYTES (bigger boxes are cut, alike on all engines), and the
@@ -109,6 +110,8 @@ dt_status_t dt_exchange_plan_prepare(dt_exchange_plan_t *plan, const dt_exchange
 void dt_exchange_plan_fill(const dt_exchange_plan_t *plan);
 /* Make one piece; what its remote parts are is staged. */
 void dt_exchange_piece_run(const dt_exchange_plan_t *plan, const dt_exchange_piece_t *piece);
+/* Free what came for pieces and was not used. */
+void dt_exchange_stages_free(dt_exchange_plan_t *plan);
 /* Put the box of a message together. */
 void dt_exchange_send_pack(const dt_exchange_plan_t *plan, const dt_exchange_send_t *send,
                            uint8_t *bytes);

@@ -139,10 +139,23 @@ void dt_exchange_plan_free(dt_exchange_plan_t *plan)
 {
     if (!plan)
         return;
+    dt_exchange_stages_free(plan);
     free(plan->pieces);
     free(plan->sends);
     dt_arena_fini(&plan->arena);
     free(plan);
+}
+
+void dt_exchange_stages_free(dt_exchange_plan_t *plan)
+{
+    for (uint32_t i = 0; i < plan->piece_count; i++) {
+        dt_exchange_piece_t *piece = &plan->pieces[i];
+        for (uint32_t k = 0; piece->stages && k < piece->part_count; k++) {
+            free(piece->stages[k]);
+            piece->stages[k] = NULL;
+        }
+        piece->staged = 0;
+    }
 }
 
 /* ---- boxes ---- */

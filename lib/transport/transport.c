@@ -31,6 +31,7 @@ struct dt_transport {
     dt_list_t mails;        /* sessions whose run begins */
     dt_list_t ended;
     bool is_stopping;
+    struct pollfd polls[DT_TRANSPORT_POLLS_MAX]; /* the thread's */
 };
 
 /* ---- the thread ---- */
@@ -97,15 +98,31 @@ static void say_asleep(dt_transport_t *transport, dt_list_t *running, bool is_as
 /* Sleep until somebody has moved, or the executor has brought something. */
 static void thread_sleep(dt_transport_t *transport, dt_list_t *running)
 {
-    struct pollfd fd = {.fd = transport->wake, .events = POLLIN};
+    struct pollfd *fds = transport->polls;
+    uint32_t count = 1;
+    fds[0] = (struct pollfd){.fd = transport->wake, .events = POLLIN};
     say_asleep(transport, running, true);
     /* Who moves from now on wakes us; who moved before is seen here. */
     bool is_idle = mails_take(transport, running) && !step_all(transport, running);
-    if (is_idle)
-        (void)poll(&fd, 1, -1);
-    if (fd.revents)
+    for (dt_list_t *at = running->next; at != running; at = at->next)
+        count += dt_exchange_polls(DT_CONTAINER_OF(at, dt_transport_session_t, run_link),
+                                   fds + count, DT_TRANSPORT_POLLS_MAX - count);
+    if (is_idle) /* sockets that there is no room for are looked at often */
+        (void)poll(fds, count, count < DT_TRANSPORT_POLLS_MAX ? -1 : 1);
+    if (fds[0].revents)
         dt_ring_wake_clear(transport->wake);
     say_asleep(transport, running, false);
+}
+
+/* How long to look before sleeping. Looking at sockets costs system calls. */
+static uint32_t tries_of(dt_list_t *running)
+{
+    if (dt_list_is_empty(running))
+        return 0;
+    for (dt_list_t *at = running->next; at != running; at = at->next)
+        if (DT_CONTAINER_OF(at, dt_transport_session_t, run_link)->run.has_links)
+            return 2;
+    return DT_TRANSPORT_TRIES;
 }
 
 static void *thread_main(void *arg)
@@ -120,7 +137,7 @@ static void *thread_main(void *arg)
             continue;
         }
         idle++;
-        if (idle >= DT_TRANSPORT_TRIES || dt_list_is_empty(&running)) {
+        if (idle >= tries_of(&running)) {
             thread_sleep(transport, &running);
             idle = 0;
         } else if (idle >= DT_TRANSPORT_PAUSES) {
@@ -217,6 +234,7 @@ static void session_free(dt_transport_session_t *session)
 {
     for (uint32_t i = 0; session->peers && i < session->member_count; i++) {
         dt_memfd_unmap(session->peers[i].arena, session->peers[i].arena_bytes);
+        dt_link_free(session->peers[i].link);
         if (session->peers[i].wake >= 0)
             (void)close(session->peers[i].wake);
     }
@@ -313,8 +331,8 @@ dt_status_t dt_transport_peer(dt_transport_t *transport, uint32_t instance, uint
     dt_transport_session_t *session = session_find(transport, instance);
     void *map;
     if (!session || !session->board || member >= session->member_count ||
-        member == session->world.self)
-        return dt_fail(err, DT_ERR_NOT_FOUND, "dt", member, "instance %u has no member %u",
+        member == session->world.self || session->is_remote[member])
+        return dt_fail(err, DT_ERR_NOT_FOUND, "dt", member, "instance %u has no member %u here",
                        instance, member);
     dt_transport_peer_t *peer = &session->peers[member];
     if (atomic_load_explicit(&peer->is_here, memory_order_relaxed))
@@ -324,6 +342,23 @@ dt_status_t dt_transport_peer(dt_transport_t *transport, uint32_t instance, uint
     peer->arena = map;
     peer->arena_bytes = bytes;
     peer->wake = wake_fd;
+    atomic_store_explicit(&peer->is_here, true, memory_order_release);
+    dt_ring_wake(transport->wake);
+    return DT_OK;
+}
+
+dt_status_t dt_transport_link(dt_transport_t *transport, uint32_t instance, uint32_t member, int fd,
+                              dt_error_t *err)
+{
+    dt_transport_session_t *session = session_find(transport, instance);
+    if (!session || !session->board || member >= session->member_count ||
+        !session->is_remote[member])
+        return dt_fail(err, DT_ERR_NOT_FOUND, "dt", member,
+                       "instance %u has no member %u on another host", instance, member);
+    dt_transport_peer_t *peer = &session->peers[member];
+    if (atomic_load_explicit(&peer->is_here, memory_order_relaxed))
+        return dt_fail(err, DT_ERR_EXISTS, "dt", member, "member %u is here", member);
+    DT_TRY(dt_link_create(fd, &peer->link, err));
     atomic_store_explicit(&peer->is_here, true, memory_order_release);
     dt_ring_wake(transport->wake);
     return DT_OK;
@@ -428,7 +463,7 @@ bool dt_transport_start(dt_transport_t *transport, uint32_t instance, const dt_e
     session->run.arg = exchange->arg;
     dt_status_t status = run_fill(session, exchange);
     if (status == DT_OK && is_all_ours(session, exchange->plan)) {
-        dt_exchange_run_here(&session->run);
+        dt_exchange_run_here(session);
         run_end(session);
         return true;
     }

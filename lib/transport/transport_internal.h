@@ -8,15 +8,20 @@
 #include "base/list.h"
 #include "transport/board.h"
 #include "transport/exchange_internal.h"
+#include "transport/link.h"
 
-#define DT_TRANSPORT_TURN_PIECES 4u /* of one exchange before the next one's turn */
+#define DT_TRANSPORT_TURN_PIECES 4u  /* of one exchange before the next one's turn */
+#define DT_TRANSPORT_LOOK_PIECES 64u /* beyond the first that waits for a message */
+#define DT_TRANSPORT_POLLS_MAX   1024u
 
 /* Another engine of a session. */
 typedef struct dt_transport_peer {
     _Atomic bool is_here; /* what follows is set */
     uint8_t *arena;       /* mapped; NULL: another host's */
     size_t arena_bytes;
-    int wake; /* its eventfd; -1 */
+    int wake;        /* its eventfd; -1 */
+    dt_link_t *link; /* to another host; NULL: it is on ours. The thread's while one runs */
+    uint64_t told;   /* our word, as it was said there last */
 } dt_transport_peer_t;
 
 typedef enum dt_transport_state {
@@ -27,6 +32,7 @@ typedef enum dt_transport_state {
     DT_TRANSPORT_WAIT_WAVE0,
     DT_TRANSPORT_WAVE1,
     DT_TRANSPORT_WAIT_DONE,
+    DT_TRANSPORT_LEAVE, /* until all know what we know */
     DT_TRANSPORT_ENDED,
 } dt_transport_state_t;
 
@@ -44,6 +50,8 @@ typedef struct dt_transport_run {
     uint32_t buffer_count, buffer_cap;
     uint32_t next;  /* piece */
     uint32_t wait;  /* members[0 .. wait) have come */
+    bool has_links; /* members on other hosts take part */
+    bool has_wave0; /* all our pieces of wave 0 are done */
     uint8_t *cause; /* (DT_TRANSPORT_CAUSE_MAX) */
     dt_exchange_result_t result;
     void (*done)(void *arg, const dt_exchange_result_t *result);
@@ -73,12 +81,15 @@ typedef struct dt_transport_session {
 /* ---- exchange.c ---- */
 
 /* All of it at once: every place is ours. */
-void dt_exchange_run_here(dt_transport_run_t *run);
+void dt_exchange_run_here(dt_transport_session_t *session);
 /* Go on as far as that is possible now, for one turn. Returns whether it did; run->state tells when
  * it has ended. */
 bool dt_exchange_step(dt_transport_session_t *session);
 /* Leave: tell the others, so that nobody waits for us. */
 void dt_exchange_quit(dt_transport_session_t *session);
+struct pollfd;
+/* Fill in what to poll for. Returns the number, at most `max`. */
+uint32_t dt_exchange_polls(const dt_transport_session_t *session, struct pollfd *fds, uint32_t max);
 /* Before sleeping, and after. */
 void dt_exchange_set_asleep(dt_transport_session_t *session, bool is_asleep);
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "shm/memfd.h"
@@ -33,48 +34,86 @@ static void arena_open(dt_rig_engine_t *engine, uint32_t session)
         die("arena", &err);
 }
 
+/* One board a host, with the same members. */
+static void boards_make(dt_rig_t *rig, uint32_t session, int *board_fds)
+{
+    dt_error_t err = {0};
+    for (uint32_t h = 0; h < rig->engine_count; h++) {
+        if (dt_board_create(&board_fds[h], &rig->boards[session][h], &err) != DT_OK)
+            die("board", &err);
+        for (uint32_t e = 0; e < rig->engine_count; e++) {
+            uint32_t vdevs[DT_RIG_VDEVS_MAX];
+            uint32_t count = 0;
+            uint32_t member;
+            char node[16];
+            for (uint32_t v = 0; v < DT_RIG_VDEVS_MAX; v++)
+                if (rig->engine_of[v] == e)
+                    vdevs[count++] = v;
+            (void)snprintf(node, sizeof node, "node%u", e);
+            if (dt_board_add(rig->boards[session][h], node, rig->host_of[e], e,
+                             dt_shm_arena_size(RIG_ARENA_BYTES), vdevs, count, &member,
+                             &err) != DT_OK)
+                die("board", &err);
+        }
+    }
+}
+
+static void peers_join(dt_rig_t *rig, uint32_t session, uint32_t a, uint32_t b)
+{
+    dt_error_t err = {0};
+    int pair[2];
+    if (rig->host_of[a] == rig->host_of[b]) {
+        if (dt_transport_peer(rig->engines[a].transport, session, b,
+                              rig->engines[b].arena_fds[session], dup(rig->engines[b].wake),
+                              &err) != DT_OK ||
+            dt_transport_peer(rig->engines[b].transport, session, a,
+                              rig->engines[a].arena_fds[session], dup(rig->engines[a].wake),
+                              &err) != DT_OK)
+            die("peer", &err);
+        return;
+    }
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) ||
+        dt_transport_link(rig->engines[a].transport, session, b, pair[0], &err) != DT_OK ||
+        dt_transport_link(rig->engines[b].transport, session, a, pair[1], &err) != DT_OK)
+        die("link", &err);
+}
+
 static void session_open(dt_rig_t *rig, uint32_t session)
 {
     dt_error_t err = {0};
-    int board_fd;
-    if (dt_board_create(&board_fd, &rig->boards[session], &err) != DT_OK)
-        die("board", &err);
+    int board_fds[DT_RIG_ENGINES_MAX];
+    boards_make(rig, session, board_fds);
     for (uint32_t e = 0; e < rig->engine_count; e++) {
-        uint32_t vdevs[DT_RIG_VDEVS_MAX];
-        uint32_t count = 0;
-        uint32_t member;
-        char node[16];
-        for (uint32_t v = 0; v < DT_RIG_VDEVS_MAX; v++)
-            if (rig->engine_of[v] == e)
-                vdevs[count++] = v;
-        (void)snprintf(node, sizeof node, "node%u", e);
         arena_open(&rig->engines[e], session);
-        if (dt_board_add(rig->boards[session], node, 0, e, dt_shm_arena_size(RIG_ARENA_BYTES),
-                         vdevs, count, &member, &err) != DT_OK ||
-            dt_transport_open(rig->engines[e].transport, session, rig->engines[e].arenas[session],
-                              vdevs, count, &err) != DT_OK)
+        if (dt_transport_open(rig->engines[e].transport, session, rig->engines[e].arenas[session],
+                              NULL, 0, &err) != DT_OK ||
+            dt_transport_board(rig->engines[e].transport, session, board_fds[rig->host_of[e]], e,
+                               &err) != DT_OK)
             die("session", &err);
     }
-    for (uint32_t e = 0; e < rig->engine_count; e++) {
-        if (dt_transport_board(rig->engines[e].transport, session, board_fd, e, &err) != DT_OK)
-            die("board", &err);
-        for (uint32_t p = 0; p < rig->engine_count; p++)
-            if (p != e && dt_transport_peer(rig->engines[e].transport, session, p,
-                                            rig->engines[p].arena_fds[session],
-                                            dup(rig->engines[p].wake), &err) != DT_OK)
-                die("peer", &err);
-    }
-    (void)close(board_fd);
+    for (uint32_t e = 0; e < rig->engine_count; e++)
+        for (uint32_t p = e + 1; p < rig->engine_count; p++)
+            peers_join(rig, session, e, p);
+    for (uint32_t h = 0; h < rig->engine_count; h++)
+        (void)close(board_fds[h]);
 }
 
 void dt_rig_open(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
                  const uint8_t *engine_of)
+{
+    static const uint8_t one_host[DT_RIG_ENGINES_MAX] = {0};
+    dt_rig_open_hosts(rig, engine_count, session_count, engine_of, one_host);
+}
+
+void dt_rig_open_hosts(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
+                       const uint8_t *engine_of, const uint8_t *host_of)
 {
     dt_error_t err = {0};
     memset(rig, 0, sizeof *rig);
     rig->engine_count = engine_count;
     rig->session_count = session_count;
     memcpy(rig->engine_of, engine_of, sizeof rig->engine_of);
+    memcpy(rig->host_of, host_of, engine_count);
     for (uint32_t e = 0; e < engine_count; e++) {
         dt_rig_engine_t *engine = &rig->engines[e];
         if (dt_ring_wake_create(&engine->wake, &err) != DT_OK ||
@@ -92,7 +131,8 @@ void dt_rig_close(dt_rig_t *rig)
 {
     for (uint32_t s = 0; s < rig->session_count; s++) {
         dt_rig_drop(rig, s);
-        dt_board_close(rig->boards[s]);
+        for (uint32_t h = 0; h < rig->engine_count; h++)
+            dt_board_close(rig->boards[s][h]);
     }
     for (uint32_t e = 0; e < rig->engine_count; e++) {
         dt_transport_free(rig->engines[e].transport);

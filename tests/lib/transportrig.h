@@ -47,8 +47,9 @@ typedef struct dt_rig_engine {
 typedef struct dt_rig {
     uint32_t engine_count, session_count;
     dt_rig_engine_t engines[DT_RIG_ENGINES_MAX];
-    dt_board_t *boards[DT_RIG_SESSIONS_MAX];
-    uint8_t engine_of[DT_RIG_VDEVS_MAX]; /* in all sessions */
+    uint8_t host_of[DT_RIG_ENGINES_MAX];
+    dt_board_t *boards[DT_RIG_SESSIONS_MAX][DT_RIG_ENGINES_MAX]; /* by session and host */
+    uint8_t engine_of[DT_RIG_VDEVS_MAX];                         /* in all sessions */
     uint64_t number;
     bool is_in_heap; /* buffers are not in the arena */
 } dt_rig_t;
@@ -56,6 +57,9 @@ typedef struct dt_rig {
 /* `engine_of` (DT_RIG_VDEVS_MAX) says who runs a vdev. Any failure ends the process. */
 void dt_rig_open(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
                  const uint8_t *engine_of);
+/* The same with engines on hosts: `host_of` (engine_count). Those of two hosts have a socket. */
+void dt_rig_open_hosts(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
+                       const uint8_t *engine_of, const uint8_t *host_of);
 void dt_rig_close(dt_rig_t *rig);
 
 /* A case: placements as words, "R", "S0", "Psum", one for each mesh dimension, parted by spaces. */

@@ -14,6 +14,10 @@ static const uint8_t two_each[DT_RIG_VDEVS_MAX] = {0, 0, 1, 1, 2, 2, 3, 3};
 static const uint8_t mixed[DT_RIG_VDEVS_MAX] = {2, 0, 1, 0, 2, 1, 0, 0};
 static const uint8_t on_one[DT_RIG_VDEVS_MAX] = {0};
 
+static const uint8_t one_host[DT_RIG_ENGINES_MAX] = {0};
+static const uint8_t host_each[DT_RIG_ENGINES_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
+static const uint8_t two_hosts[DT_RIG_ENGINES_MAX] = {0, 1, 0, 1, 1, 0};
+
 static const char *const words_1d[] = {"R", "S0", "S1", "Psum"};
 static const char *const words_2d[] = {"R R",     "S0 R",    "R S0",     "S0 S0",
                                        "S0 S1",   "S1 S0",   "Psum R",   "R Psum",
@@ -40,11 +44,11 @@ static void check_pairs(dt_rig_t *rig, unsigned dtype, const int64_t *sizes, uns
         }
 }
 
-static void check_all_pairs(const uint8_t *engine_of, uint32_t engines)
+static void check_all_pairs(const uint8_t *engine_of, uint32_t engines, const uint8_t *host_of)
 {
     static const int64_t shapes[][2] = {{8, 6}, {7, 5}, {1, 3}, {0, 4}};
     dt_rig_t rig;
-    dt_rig_open(&rig, engines, 1, engine_of);
+    dt_rig_open_hosts(&rig, engines, 1, engine_of, host_of);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         for (uint32_t n = 2; n <= 4; n++)
             check_pairs(&rig, DT_DTYPE_F32, shapes[s], 1, &n, words_1d, 4);
@@ -55,17 +59,28 @@ static void check_all_pairs(const uint8_t *engine_of, uint32_t engines)
 
 Test(transport, every_pair_of_layouts_on_one_engine)
 {
-    check_all_pairs(on_one, 1);
+    check_all_pairs(on_one, 1, one_host);
 }
 
 Test(transport, every_pair_of_layouts_with_a_device_an_engine)
 {
-    check_all_pairs(one_each, 6);
+    check_all_pairs(one_each, 6, one_host);
 }
 
 Test(transport, every_pair_of_layouts_with_devices_mixed_over_engines)
 {
-    check_all_pairs(mixed, 3);
+    check_all_pairs(mixed, 3, one_host);
+}
+
+Test(transport, every_pair_of_layouts_with_each_engine_on_a_host_of_its_own)
+{
+    check_all_pairs(one_each, 6, host_each);
+}
+
+Test(transport, every_pair_of_layouts_over_two_hosts)
+{
+    check_all_pairs(one_each, 6, two_hosts);
+    check_all_pairs(mixed, 3, two_hosts);
 }
 
 Test(transport, every_dtype_and_reduction)
@@ -98,30 +113,36 @@ Test(transport, every_dtype_and_reduction)
 }
 
 /* Bigger than a piece, than a block, with odd ends. */
-Test(transport, big_tensors_have_the_same_bits_on_one_engine_and_on_many)
+Test(transport, big_tensors_have_the_same_bits_on_one_engine_on_many_and_between_hosts)
 {
     static const char *const pairs[][2] = {{"Psum", "R"}, {"Psum", "S0"}, {"S0", "R"},
                                            {"S0", "S1"},  {"Psum", "S1"}, {"R", "S1"}};
-    static const uint8_t *const engines[] = {on_one, two_each, one_each, mixed};
-    static const uint32_t counts[] = {1, 2, 4, 3};
+    static const struct {
+        uint32_t engines;
+        const uint8_t *engine_of, *host_of;
+    } worlds[] = {{1, on_one, one_host},    {2, two_each, one_host},  {4, one_each, one_host},
+                  {3, mixed, one_host},     {2, two_each, host_each}, {4, one_each, host_each},
+                  {4, one_each, two_hosts}, {3, mixed, two_hosts}};
     const uint32_t four = 4;
     for (size_t p = 0; p < sizeof pairs / sizeof pairs[0]; p++) {
-        uint64_t sums[4];
-        for (size_t e = 0; e < 4; e++) {
+        uint64_t first = 0;
+        for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++) {
             dt_rig_t rig;
             dt_rig_case_t c;
-            dt_rig_open(&rig, counts[e], 1, engines[e]);
-            dt_rig_case(&c, DT_DTYPE_F32, 2, (const int64_t[]){1237, 1013}, 1, &four, pairs[p][0],
+            dt_rig_open_hosts(&rig, worlds[w].engines, 1, worlds[w].engine_of, worlds[w].host_of);
+            dt_rig_case(&c, DT_DTYPE_F32, 2, (const int64_t[]){1237, 251}, 1, &four, pairs[p][0],
                         pairs[p][1], p);
-            for (uint32_t i = 0; i < counts[e]; i++)
+            for (uint32_t i = 0; i < worlds[w].engines; i++)
                 dt_rig_start(&rig, i, 0, &c, 1, NULL);
             dt_rig_finish(&rig);
-            sums[e] = dt_rig_sum(&rig, 0, &c);
+            uint64_t sum = dt_rig_sum(&rig, 0, &c);
+            first = w == 0 ? sum : first;
+            for (uint32_t i = 0; i < worlds[w].engines; i++)
+                cr_expect_eq(rig.engines[i].moves[0].status, DT_OK, "%s",
+                             rig.engines[i].moves[0].err.text);
+            cr_expect_eq(sum, first, "%s to %s, world %zu", pairs[p][0], pairs[p][1], w);
             dt_rig_close(&rig);
         }
-        for (size_t e = 1; e < 4; e++)
-            cr_expect_eq(sums[e], sums[0], "%s to %s, engines %u", pairs[p][0], pairs[p][1],
-                         counts[e]);
     }
 }
 
@@ -214,7 +235,7 @@ Test(transport, a_lost_member_ends_the_exchange_for_all_and_is_named)
     dt_rig_case(&c, DT_DTYPE_F32, 1, (const int64_t[]){10}, 1, &three, "S0", "R", 1);
     dt_rig_start(&rig, 0, 0, &c, 1, NULL);
     dt_rig_start(&rig, 2, 0, &c, 1, NULL);
-    dt_board_lose(rig.boards[0], 1);
+    dt_board_lose(rig.boards[0][0], 1);
     dt_ring_wake(rig.engines[0].wake);
     dt_ring_wake(rig.engines[2].wake);
     dt_rig_finish(&rig);
@@ -232,6 +253,46 @@ Test(transport, a_lost_member_ends_the_exchange_for_all_and_is_named)
     cr_assert_eq(dt_shard_mesh_init(&c.to_mesh, 1, &two, c.vdevs[1], &err), DT_OK);
     rig.number = 1;
     cr_expect(dt_rig_check(&rig, &c, what, sizeof what), "%s", what);
+    dt_rig_close(&rig);
+}
+
+Test(transport, a_host_that_is_lost_ends_the_exchange_for_all_and_is_named)
+{
+    static const uint8_t hosts[] = {0, 0, 1};
+    const uint32_t three = 3;
+    dt_rig_t rig;
+    dt_rig_case_t c;
+    dt_rig_open_hosts(&rig, 3, 1, one_each, hosts);
+    dt_rig_case(&c, DT_DTYPE_F32, 2, (const int64_t[]){3000, 1000}, 1, &three, "Psum", "R", 1);
+    dt_rig_start(&rig, 0, 0, &c, 1, NULL);
+    dt_rig_start(&rig, 1, 0, &c, 1, NULL);
+    dt_transport_close(rig.engines[2].transport, 0); /* its sockets end, as when it dies */
+    dt_rig_finish(&rig);
+    for (uint32_t e = 0; e < 2; e++) {
+        cr_expect_eq(rig.engines[e].moves[0].status, DT_ERR_LOST);
+        cr_expect(strstr(rig.engines[e].moves[0].err.text, "node2"), "%s",
+                  rig.engines[e].moves[0].err.text);
+    }
+    dt_rig_close(&rig);
+}
+
+Test(transport, a_cause_goes_to_other_hosts)
+{
+    const uint32_t three = 3;
+    dt_rig_t rig;
+    dt_rig_case_t c;
+    char what[600];
+    dt_rig_open_hosts(&rig, 3, 1, one_each, host_each);
+    dt_rig_case(&c, DT_DTYPE_F32, 1, (const int64_t[]){10}, 1, &three, "Psum", "R", 1);
+    dt_rig_start(&rig, 0, 0, &c, 1, NULL);
+    dt_rig_start(&rig, 1, 0, &c, 1, "the first");
+    dt_rig_start(&rig, 2, 0, &c, 1, "the second");
+    dt_rig_finish(&rig);
+    for (uint32_t e = 0; e < 3; e++)
+        cr_expect_str_eq(rig.engines[e].moves[0].cause, "the first");
+    dt_rig_drop(&rig, 0);
+    rig.number = 1;
+    cr_expect(dt_rig_check(&rig, &c, what, sizeof what), "the next one is sound: %s", what);
     dt_rig_close(&rig);
 }
 
@@ -259,10 +320,10 @@ Test(transport, a_place_outside_of_a_peers_arena_is_refused)
     /* Member 1 is played: it says a place and that it has published. */
     for (uint64_t number = 1; number <= 3; number++) {
         static const uint64_t places[] = {UINT64_MAX - 8, 3, UINT64_C(1) << 40};
-        dt_board_t *board = rig.boards[0];
+        dt_board_t *board = rig.boards[0][0];
         atomic_store(&board->buffers[1].source, places[number - 1]);
         atomic_store(&board->buffers[1].target, places[number - 1]);
-        atomic_store(&board->slots[1].word, dt_board_word(number, DT_BOARD_DONE));
+        atomic_store(&board->slots[1].word, dt_board_word(number, DT_BOARD_ENDED));
         dt_rig_start(&rig, 0, 0, &c, number, NULL);
         dt_rig_finish(&rig);
         cr_expect_eq(rig.engines[0].moves[0].status, DT_ERR_PEER, "%s",
