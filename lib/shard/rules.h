@@ -100,15 +100,20 @@ DT_MUST_USE dt_status_t dt_shard_verify(const dt_shard_rules_t *rules,
 
 /* ---- one device ---- */
 
-/* TENSOR arguments of a local operator: 1 + k is the call's tensor input k. */
-#define DT_SHARD_TEMP 0x10000u /* + t: what operator t of the local program gave (its result 0) */
+/* TENSOR arguments of a local operator: 1 + k is the call's tensor input k; what is at this number
+ * and above is a result of an operator before: DT_SHARD_TEMP + 16 * t + r is result r of operator
+ * t. */
+#define DT_SHARD_TEMP 0x10000u
 
 /* One operator to run. */
 typedef struct dt_shard_op {
     const char *name;
     uint32_t arg_count;
-    const dt_value_t
-        *args; /* (arg_count) schema order; TENSOR and TENSORS: ids as above, 0: None */
+    const dt_value_t *args; /* (arg_count) schema order; TENSOR and TENSORS: ids as above, 0: None.
+                               DYNAMIC in a program of several: number is its index among those of
+                               the call */
+    const dt_meta_t
+        *result; /* local metadata of result 0, strides not meant; NULL: as the call's */
 } dt_shard_op_t;
 
 /* How to make a local output without running anything. */

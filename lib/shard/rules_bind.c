@@ -343,16 +343,29 @@ static bool named_dims(const dt_shard_call_t *call, int base, uint32_t *ret_name
     return true;
 }
 
+/* cat takes tensors of shape (0,) among others of any rank, and passes over them. */
+static void ignore_placeholders(dt_shard_call_t *call)
+{
+    const dt_shard_rule_t *rule = call->rule;
+    for (uint32_t i = 0; i < call->out_first && call->out_count == 1; i++) {
+        const dt_meta_t *meta = call->ins[i].meta;
+        call->ins[i].is_ignored = rule->in_count == 1 && *rule->ins[0].text.at == 'B' &&
+                                  meta->ndim == 1 && meta->sizes[0] == 0 &&
+                                  call->outs[0].meta->ndim > 1 && call->slots[0].count > 1;
+    }
+}
+
 static bool bind_dim(dt_shard_call_t *call, const dt_shard_spec_t *const *ins,
                      const dt_shard_spec_t *const *outs)
 {
     int base = 0;
     bool found = false, has_fresh = false, keeps = false;
     uint32_t named = 0;
+    ignore_placeholders(call);
     for (uint32_t i = 0; i < call->in_count + call->out_count; i++) {
         bool is_in = i < call->in_count;
         const dt_shard_spec_t *spec = is_in ? ins[i] : outs[i - call->in_count];
-        if (!spec)
+        if (!spec || (is_in && call->ins[i].is_ignored))
             continue;
         int ndim = is_in ? call->ins[i].meta->ndim : call->outs[i - call->in_count].meta->ndim;
         has_fresh |= is_in && spec->text.size == 1 && strchr("zZ", *spec->text.at);
@@ -369,7 +382,8 @@ static bool bind_dim(dt_shard_call_t *call, const dt_shard_spec_t *const *ins,
         keeps = a.number != 0;
     }
     for (uint32_t i = 0; i < call->in_count; i++)
-        if (ins[i] && !dim_labels(ins[i], base, named, keeps, &call->ins[i]))
+        if (ins[i] && !call->ins[i].is_ignored &&
+            !dim_labels(ins[i], base, named, keeps, &call->ins[i]))
             return false;
     for (uint32_t j = 0; j < call->out_count; j++)
         if (!dim_labels(outs[j], base, named, keeps, &call->outs[j]))
@@ -423,10 +437,9 @@ static bool loss_template(dt_shard_call_t *call, specs_t *specs)
     if (a.kind == DT_SHARD_ATTR_UNKNOWN || reduction < 0 || reduction > 2)
         return false;
     bool is_mean = reduction == 1, is_none = reduction == 0;
-    if (family == DT_SHARD_FAMILY_LOSSB || family == DT_SHARD_FAMILY_LOSSNB) {
-        if (is_mean) /* divides by the local count */
-            return false;
-    }
+    if (is_mean && family == DT_SHARD_FAMILY_LOSSNB)
+        return false;                                             /* divides by the local count, */
+    call->is_scaled = is_mean && family == DT_SHARD_FAMILY_LOSSB; /* this one is mended */
     if (family == DT_SHARD_FAMILY_LOSS || family == DT_SHARD_FAMILY_LOSSB) {
         bool is_whole = is_none || family == DT_SHARD_FAMILY_LOSSB;
         pointwise_template(call, specs, is_whole ? &spec_dots : &spec_scalar);
@@ -565,6 +578,7 @@ bool dt_shard_bind(const dt_shard_rules_t *rules, const dt_signature_t *signatur
     ret_call->rule = rule;
     ret_call->signature = signature;
     ret_call->is_in_place = is_in_place;
+    ret_call->is_scaled = false;
     ret_call->reduce = rule->reduce;
     ret_call->in_count = ret_call->out_count = ret_call->slot_count = 0;
     if (!tensors(ret_call))

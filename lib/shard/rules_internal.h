@@ -116,6 +116,8 @@ typedef struct dt_shard_rule {
     bool has_terms;                                      /* a + in the template */
     bool is_meta, is_join, is_in_place, is_put, is_back; /* words */
     bool is_same;                                        /* same=1 */
+    char vocabulary; /* label of the dimension that an index points into; 0: none */
+    char grouped;    /* label whose sizes may differ among inputs if all divide (heads) */
     int8_t tail, unless,
         keepdim; /* parameter, -1: none; the number of entries of ~; the condition */
     bool is_word_number[DT_SHARD_WORD_MAX];
@@ -152,6 +154,7 @@ typedef struct dt_shard_tensor {
     uint8_t term;
     char kind; /* f i b c */
     bool is_linear;
+    bool is_ignored; /* an empty placeholder in a list */
     bool has_deps;
     uint16_t deps;                   /* slots */
     uint8_t labels[DT_META_DIM_MAX]; /* 0: whole; ASCII or 128 + k */
@@ -166,6 +169,7 @@ typedef struct dt_shard_call {
     const dt_shard_rule_t *rule;
     const dt_signature_t *signature;
     bool is_in_place; /* result 0 is input 0, written */
+    bool is_scaled;   /* no row is plain: the local result is scaled (gradient of a mean) */
     uint8_t reduce;   /* dt_shard_reduce_t: what becomes of a label that is missing in a result */
     uint32_t in_count, out_count, slot_count;
     uint32_t out_first; /* inputs from here on are out= arguments: where result k goes */
@@ -203,13 +207,22 @@ typedef struct dt_shard_attr {
 dt_shard_attr_t dt_shard_attr(const dt_shard_call_t *call, const char *name);
 dt_shard_attr_t dt_shard_attr_of(const dt_shard_call_t *call, unsigned param);
 
+/* ---- local programs ---- */
+
+/* rules_program.c: replace the operator, whose arguments are local in `op`, by a program where its
+ * row needs one. `inputs`, `outputs`: local metadata. False: no memory. */
+bool dt_shard_program(const dt_shard_call_t *call, const dt_shard_mesh_t *mesh, uint32_t index,
+                      const dt_meta_t *inputs, const dt_meta_t *outputs, const dt_shard_op_t *op,
+                      dt_arena_t *arena, const dt_shard_op_t **ret_ops, uint32_t *ret_count);
+/* Is the mean of this operator the sum of its parts' means, each times a number? */
+bool dt_shard_has_mean(const dt_shard_call_t *call);
+
 /* ---- rows ---- */
 
 typedef struct dt_shard_row {
     dt_placement_t ins[DT_SHARD_TENSOR_MAX], outs[DT_SHARD_TENSOR_MAX];
-    int label;     /* 0: not by a label */
-    bool is_even;  /* all sizes of the label divide */
-    bool is_plain; /* placements as torch.chunk, the operator as it is */
+    int label;    /* 0: not by a label */
+    bool is_even; /* all sizes of the label divide */
 } dt_shard_row_t;
 
 /* Visit every row of mesh dimension `dim` but "all Replicate", in the line's order. `have`:

@@ -39,6 +39,15 @@ static bool metas(local_t *l)
 
 /* ---- empty shards ---- */
 
+/* Is there a tensor without elements, globally? */
+static bool is_all_empty(const local_t *l)
+{
+    for (uint32_t i = 0; i < l->signature->input_count; i++)
+        if (dt_meta_numel(&l->signature->inputs[i].meta) == 0)
+            return true;
+    return false;
+}
+
 /* What a result is if nothing runs. False: it must be computed. */
 static bool fill_of(const local_t *l, uint32_t j)
 {
@@ -51,8 +60,8 @@ static bool fill_of(const local_t *l, uint32_t j)
         dt_placement_t p = output->layout.placements[k];
         if (p.kind != DT_PLACEMENT_PARTIAL)
             continue;
-        if (p.reduction == DT_REDUCTION_AVG)
-            return false;
+        if (p.reduction == DT_REDUCTION_AVG && is_all_empty(l))
+            return false; /* the mean of nothing is not 0 */
         is_partial = true;
         l->fills[j] = p.reduction == DT_REDUCTION_MAX   ? DT_SHARD_FILL_MAX
                       : p.reduction == DT_REDUCTION_MIN ? DT_SHARD_FILL_MIN
@@ -70,7 +79,8 @@ static bool is_skipped(const local_t *l)
     for (uint32_t i = 0; i < s->input_count; i++) {
         const dt_layout_t *layout = &s->inputs[i].layout;
         for (unsigned k = 0; k < layout->ndim; k++) {
-            if (layout->placements[k].kind == DT_PLACEMENT_PARTIAL)
+            if (layout->placements[k].kind == DT_PLACEMENT_PARTIAL &&
+                dt_meta_numel(&l->inputs[i]) > 0)
                 return false;
             is_empty |= layout->placements[k].kind == DT_PLACEMENT_SHARD &&
                         l->inputs[i].sizes[layout->placements[k].dim] == 0;
@@ -189,6 +199,8 @@ dt_status_t dt_shard_localize(const dt_shard_rules_t *rules, const dt_signature_
     local_t l = {
         .rules = rules, .signature = signature, .mesh = mesh, .index = index, .arena = arena};
     bool has_memory = metas(&l) && arguments(&l), is_run = true;
+    const dt_shard_op_t *ops = l.op;
+    uint32_t op_count = 1;
     if (has_memory && !is_whole(signature)) {
         if (!dt_shard_bind(rules, signature, &call))
             return dt_fail(err, DT_ERR_INVALID, "dt", 0,
@@ -196,13 +208,16 @@ dt_status_t dt_shard_localize(const dt_shard_rules_t *rules, const dt_signature_
                            signature->name);
         has_memory = localize_all(&l, &call);
         is_run = has_memory && !is_skipped(&l);
+        if (is_run)
+            has_memory = dt_shard_program(&call, mesh, index, l.inputs, l.outputs, l.op, arena,
+                                          &ops, &op_count);
     }
     if (!has_memory)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "%s: no memory for its local form",
                        signature->name);
     *ret_local = (dt_shard_local_t){.is_run = is_run,
-                                    .op_count = 1,
-                                    .ops = l.op,
+                                    .op_count = op_count,
+                                    .ops = ops,
                                     .inputs = l.inputs,
                                     .outputs = l.outputs,
                                     .fills = l.fills};

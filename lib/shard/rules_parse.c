@@ -270,6 +270,10 @@ static bool option(parser_t *p, dt_shard_text_t text)
         return option_param(p, value, &rule->tail);
     if (is_text(key, "unless"))
         return option_param(p, value, &rule->unless);
+    if (is_text(key, "vocab") || is_text(key, "heads")) {
+        *(*key.at == 'v' ? &rule->vocabulary : &rule->grouped) = *value.at;
+        return value.size == 1 || fail(p, "expected a label");
+    }
     bool *flag = is_text(key, "same")      ? &rule->is_same
                  : is_text(key, "inplace") ? &rule->is_in_place
                  : is_text(key, "put")     ? &rule->is_put

@@ -99,7 +99,12 @@ static bool place(const walk_t *w, const cut_t *cut, int dim, int64_t size, dt_p
 static bool measure(const walk_t *w, cut_t *cut)
 {
     const dt_shard_call_t *c = w->call;
+    bool may_differ = c->rule->grouped == cut->label;
     cut->is_even = true;
+    if (w->is_plain && (c->rule->vocabulary == cut->label || c->is_scaled))
+        return false;
+    if (c->rule->vocabulary == cut->label && cut->groups > 1)
+        return false;
     for (uint32_t i = 0; i < c->in_count + c->out_count; i++) {
         const dt_shard_tensor_t *t = i < c->in_count ? &c->ins[i] : &c->outs[i - c->in_count];
         int d = find_label(t, cut->label);
@@ -110,7 +115,7 @@ static bool measure(const walk_t *w, cut_t *cut)
         int64_t size = t->meta->sizes[d];
         if (cut->size < 0)
             cut->size = size;
-        if (i < c->in_count && size != cut->size)
+        if (i < c->in_count && size != cut->size && (w->is_plain || !may_differ))
             return false;
         cut->is_even = cut->is_even && is_even(w, cut, size, 1);
     }
@@ -162,12 +167,18 @@ static bool place_output(walk_t *w, const cut_t *cut, uint32_t j)
     w->row.outs[j] = dt_placement_replicate();
     if (!depends(w, out))
         return true;
-    bool is_average = w->call->reduce == DT_SHARD_REDUCE_AVG;
-    if (w->call->reduce == DT_SHARD_REDUCE_NONE ||
-        (is_average && !is_even(w, cut, cut->size, cut->unit)))
+    unsigned reduce = w->call->reduce;
+    if (w->call->rule->vocabulary == cut->label)
+        reduce = DT_SHARD_REDUCE_SUM; /* out of range gives 0 */
+    if (reduce == DT_SHARD_REDUCE_NONE)
         return false;
+    if (reduce == DT_SHARD_REDUCE_AVG && !is_even(w, cut, cut->size, cut->unit)) {
+        if (w->is_plain || !dt_shard_has_mean(w->call))
+            return false;
+        reduce = DT_SHARD_REDUCE_SUM;
+    }
     w->row.outs[j] =
-        dt_placement_partial(DT_REDUCTION_SUM + w->call->reduce - (unsigned)DT_SHARD_REDUCE_SUM);
+        dt_placement_partial(DT_REDUCTION_SUM + reduce - (unsigned)DT_SHARD_REDUCE_SUM);
     return (j > 0 && out->has_deps) || settle_terms(w);
 }
 
@@ -278,7 +289,7 @@ static void class_rows(walk_t *w, char code, const dt_shard_class_t *class)
     uint8_t who[DT_SHARD_TENSOR_MAX] = {0};
     bool is_any = false;
     for (uint32_t i = 0; i < c->out_first; i++) {
-        who[i] = class->is_all || (i < 16 && (class->args >> i & 1));
+        who[i] = (class->is_all && !c->ins[i].is_ignored) || (i < 16 && (class->args >> i & 1));
         is_any = is_any || who[i];
     }
     if (!is_any)

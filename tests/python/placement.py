@@ -109,6 +109,7 @@ class Call:
 
             values = [value(a, i) for i, a in enumerate(op["args"])]
             schema = f._schema.arguments
+            values += self.values[len(values) :] if f is self.f else []
             values += [s.default_value if s.has_default_value() else None for s in schema[len(values) :]]
             results.append(self.run(f, values))
         return results[-1]
@@ -338,6 +339,42 @@ def cases():
     yield "aten::mean.dim", (r(6, 4, 5), [0, 1])
     yield "aten::squeeze.dims", (r(4, 1, 3, 1), [1, 2, 3])
     yield "aten::zeros_like", (r(4, 6),)
+    yield "aten::view.dtype", (i(99, 4, 6), torch.float64)
+    yield "aten::view.dtype", (i(99, 4, 6), torch.float32)
+    # an empty placeholder
+    yield "aten::cat", ([r(0), r(4, 6), r(4, 3)], 1)
+    yield "aten::cat", ([r(4, 6), r(0), r(5, 6)], 0)
+    # means of unequal shards
+    yield "aten::mean.dim", (r(5, 7, 3), [0, 1], True)
+    yield "aten::mean", (r(5, 7),)
+    for reduction in 0, 1, 2:
+        yield "aten::mse_loss", (r(5, 6), r(5, 6), reduction)
+        yield "aten::huber_loss", (r(5, 6), r(5, 6), reduction, 0.7)
+        yield "aten::binary_cross_entropy", (torch.rand(5, 6), torch.rand(5, 6), None, reduction)
+        grad = r(5, 6) if reduction == 0 else r(())
+        yield "aten::mse_loss_backward", (grad, r(5, 6), r(5, 6), reduction)
+        yield "aten::smooth_l1_loss_backward", (grad, r(5, 6), r(5, 6), reduction, 0.6)
+    # vocabulary
+    yield "aten::embedding", (r(7, 4), i(7, 3, 5))
+    yield "aten::embedding", (r(8, 4), i(8, 6), 2)
+    for reduction in 0, 1, 2:
+        for weight in None, torch.rand(7):
+            x, target = torch.log_softmax(r(6, 7), 1), i(7, 6)
+            target[1] = 3
+            yield "aten::nll_loss_forward", (x, target, weight, reduction, 3)
+            grad, total = r(6) if reduction == 0 else r(()), torch.rand(()) + 3
+            yield "aten::nll_loss_backward", (grad, x, target, weight, reduction, 3, total)
+    x, target = torch.log_softmax(r(2, 5, 3, 4), 1), i(5, 2, 3, 4)
+    yield "aten::nll_loss2d_forward", (x, target, torch.rand(5), 2, 1)
+    yield "aten::nll_loss2d_backward", (r(()), x, target, torch.rand(5), 2, 1, torch.rand(()))
+    # heads in groups
+    q, k, v = r(2, 8, 5, 4), r(2, 4, 6, 4), r(2, 4, 6, 4)
+    yield "aten::_scaled_dot_product_flash_attention_for_cpu", (q, k, v)
+    mask = {"attn_mask": r(5, 6)}
+    yield "aten::_scaled_dot_product_flash_attention_for_cpu", (q, k, v, 0.0, False), mask
+    yield "aten::_scaled_dot_product_flash_attention_for_cpu", (r(2, 6, 5, 4), r(2, 3, 6, 4), r(2, 3, 6, 4))
+    yield "aten::linear", (r(3, 5, 8), r(6, 8), r(6))
+    yield "aten::linear", (r(3, 8), r(6, 8))
 
 
 def captured(per_op=6):
