@@ -97,6 +97,7 @@ typedef struct dt_client_settings {
     char device_kind[16];
     char backend[32];
     uint32_t vdev_count;
+    bool is_one_device; /* physical */
     uint64_t memory_limit_bytes;
     char *bin_dir;
     char *private_devices;

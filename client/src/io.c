@@ -51,6 +51,7 @@ static void send_hello(dt_session_t *session)
     hello.device_kind = (char *)(uintptr_t)settings->device_kind;
     hello.backend = (char *)(uintptr_t)settings->backend;
     hello.device_count = settings->vdev_count;
+    hello.one_device = settings->is_one_device;
     hello.memory_limit_bytes = settings->memory_limit_bytes;
     if (session->io.has_token) {
         hello.session = session->number;

@@ -17,6 +17,7 @@
 #define FILE_KEY_MAX       4096u
 #define CONNECT_TIMEOUT_MS 10000
 #define VDEVS_MAX          4096u
+#define SAME_DEVICE_COUNT  8u /* that DtensorInSameDevice=1 stands for */
 #define DEFAULT_PORT       "7700"
 
 /* Options of an older program end earlier: what they lack is zero. */
@@ -261,6 +262,18 @@ static dt_status_t take_texts(dt_client_settings_t *settings, const dt_connect_o
     return DT_OK;
 }
 
+static void find_devices(dt_client_settings_t *settings, const dt_connect_options_t *options,
+                         const dt_conf_t *conf)
+{
+    uint32_t same = (uint32_t)dt_conf_int(conf, "DtensorInSameDevice");
+    uint32_t least = same == 1 ? SAME_DEVICE_COUNT : same;
+    settings->vdev_count =
+        options->vdev_count ? options->vdev_count : (uint32_t)dt_conf_int(conf, "Devices");
+    if (settings->vdev_count < least)
+        settings->vdev_count = least;
+    settings->is_one_device = same > 0;
+}
+
 dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_options_t *given,
                                dt_error_t *err)
 {
@@ -269,7 +282,7 @@ dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_
     DT_TRY(take_options(given, &options, err));
     dt_conf_sources_t sources = {.config_path = options.config_file};
     DT_TRY(dt_conf_load(dt_conf_table_client(), &sources, &conf, err));
-    settings->vdev_count = options.vdev_count ? options.vdev_count : 1;
+    find_devices(settings, &options, conf);
     settings->memory_limit_bytes = options.memory_limit_bytes;
     settings->connect_timeout_ns =
         (options.connect_timeout_ms > 0 ? options.connect_timeout_ms : CONNECT_TIMEOUT_MS) *

@@ -443,6 +443,21 @@ static const dt_conf_option_t client_options[] = {
      .help = "how bytes of large tensors go between a program and the nodes",
      .more = "auto: by shared memory on one host, else directly to the node's data port, else "
              "relayed by the controller. direct: not by shared memory. relay: by the controller."},
+    {.name = "Devices",
+     .type = DT_CONF_INT,
+     .min = 1,
+     .max = 4096,
+     .dflt = "1",
+     .help = "virtual devices of a program that does not say how many it wants"},
+    {.name = "DtensorInSameDevice",
+     .type = DT_CONF_INT,
+     .min = 0,
+     .max = 4096,
+     .dflt = "0",
+     .help = "all virtual devices of a program on one physical device, at least so many",
+     .more =
+         "To try a program for many devices on one. 0: as the cluster binds them. 1: 8 of them. "
+         "In the environment it is DTORCH_DTENSOR_IN_SAME_DEVICE."},
     {.name = "Record",
      .type = DT_CONF_PATH,
      .max = TEXT_MAX,

@@ -185,6 +185,7 @@ static dt_session_t *session_new(const dt_sessions_t *sessions,
     session->results_bytes_max = options->results_bytes;
     session->tensors_max = options->tensors_max;
     session->vdev_count = hello->device_count ? hello->device_count : 1;
+    session->is_one_device = hello->one_device;
     session->vdevs = calloc(session->vdev_count, sizeof *session->vdevs);
     options->random(&factor, sizeof factor);
     if (session->vdevs && dt_session_tables_init(session, factor) == DT_OK)

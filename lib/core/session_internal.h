@@ -275,6 +275,7 @@ typedef struct dt_session {
     /* nodes */
     dt_session_vdev_t *vdevs;
     uint32_t vdev_count;
+    bool is_one_device; /* all vdevs are bound to one */
     uint32_t bind_round;
     uint32_t unbound;   /* vdevs without a device */
     uint32_t stillborn; /* engines in a row that were lost before they executed anything */

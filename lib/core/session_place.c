@@ -81,6 +81,17 @@ static dt_session_link_t *link_at(const dt_session_t *session, const dt_session_
     return NULL;
 }
 
+/* With one device for all: that of any vdev that has one. */
+static dt_session_place_t *same_as_others(const dt_session_t *session, uint32_t *ret_at)
+{
+    for (uint32_t i = 0; session->is_one_device && i < session->vdev_count; i++)
+        if (session->vdevs[i].link) {
+            *ret_at = position_of(session->vdevs[i].place, session->vdevs[i].device);
+            return *ret_at == UINT32_MAX ? NULL : session->vdevs[i].place;
+        }
+    return NULL;
+}
+
 /* Bind one vdev; vdevs that are bound to one node in one round share a link. A node is told once
  * which vdevs an instance has; later it can only lose some. */
 static dt_status_t bind_one(dt_sessions_t *sessions, dt_session_t *session, uint32_t index,
@@ -88,8 +99,10 @@ static dt_status_t bind_one(dt_sessions_t *sessions, dt_session_t *session, uint
 {
     dt_session_vdev_t *vdev = &session->vdevs[index];
     uint32_t at = 0;
-    dt_session_place_t *place = pick(sessions, kind, backend, &at);
+    dt_session_place_t *place = same_as_others(session, &at);
     dt_session_link_t *link;
+    if (!place)
+        place = pick(sessions, kind, backend, &at);
     if (!place)
         return DT_ERR_AGAIN;
     link = link_at(session, place);

@@ -144,6 +144,7 @@ static const dt_validate_row_t session_hello_rows[] = {
     TEXT(program, 127),       INT(device_count, 0, 4096),
     FREE(memory_limit_bytes), TEXT(host, 36),
     TEXT(device_kind, 15),    TEXT(backend, 31),
+    FREE(one_device),
 };
 static const dt_validate_row_t session_welcome_rows[] = {
     MESSAGE(version),

@@ -343,7 +343,8 @@ static inline dt_value_t dt_arg_str(const char *text, uint32_t bytes)
 typedef struct dt_connect_options {
     size_t struct_size;  /* sizeof(dt_connect_options_t) */
     uint32_t flags;      /* DT_CONNECT_* */
-    uint32_t vdev_count; /* virtual devices, 0 = 1, at most 4096 */
+    uint32_t vdev_count; /* virtual devices, at most 4096; 0: Devices= of client.conf, else 1. With
+                            $DTORCH_DTENSOR_IN_SAME_DEVICE at least that many, on one device */
     const char *address; /* "host:port" or a unix socket's path; NULL: Address= of client.conf(5) or
                             $DTORCH_ADDRESS; none there either: a private cluster */
     const char *config_file;           /* in place of the system's client.conf */
