@@ -89,7 +89,7 @@ bool dt_link_get(const uint8_t *bytes, dt_link_head_t *ret_head)
 
 /* ---- life ---- */
 
-dt_status_t dt_link_create(int fd, dt_link_t **ret_link, dt_error_t *err)
+dt_status_t dt_transport_link_create(int fd, dt_link_t **ret_link, dt_error_t *err)
 {
     dt_link_t *link = calloc(1, sizeof *link);
     if (link)
@@ -103,7 +103,7 @@ dt_status_t dt_link_create(int fd, dt_link_t **ret_link, dt_error_t *err)
     return DT_OK;
 }
 
-void dt_link_free(dt_link_t *link)
+void dt_transport_link_free(dt_link_t *link)
 {
     if (!link)
         return;

@@ -81,9 +81,9 @@ typedef struct dt_link {
 } dt_link_t;
 
 /* Ownership: takes `fd`, a connected stream socket, on success only; gives *ret_link,
- * dt_link_free(). Errors: NOMEM. Threads: none of its own. Nothing here blocks. */
-DT_MUST_USE dt_status_t dt_link_create(int fd, dt_link_t **ret_link, dt_error_t *err);
-void dt_link_free(dt_link_t *link); /* NULL is fine */
+ * dt_transport_link_free(). Errors: NOMEM. Threads: none of its own. Nothing here blocks. */
+DT_MUST_USE dt_status_t dt_transport_link_create(int fd, dt_link_t **ret_link, dt_error_t *err);
+void dt_transport_link_free(dt_link_t *link); /* NULL is fine */
 /* End the connection; what the peer has said stays. */
 void dt_link_close(dt_link_t *link);
 

@@ -234,7 +234,7 @@ static void session_free(dt_transport_session_t *session)
 {
     for (uint32_t i = 0; session->peers && i < session->member_count; i++) {
         dt_memfd_unmap(session->peers[i].arena, session->peers[i].arena_bytes);
-        dt_link_free(session->peers[i].link);
+        dt_transport_link_free(session->peers[i].link);
         if (session->peers[i].wake >= 0)
             (void)close(session->peers[i].wake);
     }
@@ -358,7 +358,7 @@ dt_status_t dt_transport_link(dt_transport_t *transport, uint32_t instance, uint
     dt_transport_peer_t *peer = &session->peers[member];
     if (atomic_load_explicit(&peer->is_here, memory_order_relaxed))
         return dt_fail(err, DT_ERR_EXISTS, "dt", member, "member %u is here", member);
-    DT_TRY(dt_link_create(fd, &peer->link, err));
+    DT_TRY(dt_transport_link_create(fd, &peer->link, err));
     atomic_store_explicit(&peer->is_here, true, memory_order_release);
     dt_ring_wake(transport->wake);
     return DT_OK;
