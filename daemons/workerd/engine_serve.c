@@ -281,15 +281,6 @@ static dt_status_t session_map(host_session_t *session, int *fds, dt_exec_memory
     return DT_OK;
 }
 
-/* An executor that moves nothing has not told the transport of its session. */
-static dt_status_t board_take(dt_engine_host_t *host, const dt_engine_message_t *message, int fd,
-                              dt_error_t *err)
-{
-    dt_status_t status =
-        dt_transport_board(host->transport, (uint32_t)message->value, fd, message->member, err);
-    return status == DT_ERR_NOT_FOUND ? DT_OK : status;
-}
-
 static dt_status_t session_open(dt_engine_host_t *host, const dt_engine_message_t *message,
                                 int *fds, int fd_count, dt_error_t *err)
 {
@@ -309,7 +300,8 @@ static dt_status_t session_open(dt_engine_host_t *host, const dt_engine_message_
         status = dt_exec_open(host->exec, instance, &memory, err);
     if (status == DT_OK) {
         status = fd_count > DT_ENGINE_HOST_FDS
-                     ? board_take(host, message, fds[DT_ENGINE_HOST_FDS], err)
+                     ? dt_transport_board(host->transport, instance, fds[DT_ENGINE_HOST_FDS],
+                                          message->member, err)
                      : DT_OK;
         if (status != DT_OK)
             dt_exec_close(host->exec, instance); /* which gives the memory back */

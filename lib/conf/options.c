@@ -265,7 +265,9 @@ static const dt_conf_option_t worker_options[] = {
      .help = "devices to offer: all, none, or BACKEND[:COUNT] words",
      .more = "For example \"sim:8\" are eight simulated devices, \"ref\" is one CPU device of the "
              "ref backend, \"torch:cpu\" the same CPU run by LibTorch, \"torch:2\" are two NVIDIA "
-             "devices. With all, every real device of every backend is offered, the CPU once: "
+             "devices. \"cpu:8\" (torch:cpu:8, ref:8) are eight devices on the one CPU, each with "
+             "an engine of its own, to try a program for many devices. With all, every real device "
+             "of every backend is offered, the CPU once: "
              "torch's if its library is there, else ref's."},
     {.name = "Backends",
      .type = DT_CONF_LIST,

@@ -142,37 +142,64 @@ static int by_place(const void *a, const void *b)
     return order != 0 ? order : strcmp(x->info.uuid, y->info.uuid);
 }
 
+/* Enter a device, if there is room. */
+static bool add_candidate(dt_inventory_t *inv, int32_t at, int32_t position,
+                          const dt_device_info_t *device)
+{
+    struct candidate *candidate = &inv->candidates[inv->count];
+    const dt_source_t *source = &inv->sources.at[at];
+    dt_error_t error;
+    if (inv->count == DT_DEVICE_MAX) {
+        (void)dt_fail(&error, DT_ERR_LIMIT, "dt", position,
+                      "%s: more than %d devices in all; the rest is left out", source->name,
+                      DT_DEVICE_MAX);
+        add_problem(inv, dt_source_label(source), &error);
+        return false;
+    }
+    candidate->source = at;
+    candidate->position = position;
+    candidate->index = -1;
+    candidate->info = *device;
+    clean_info(inv->sources.root, &candidate->info);
+    if (!*candidate->info.uuid || !*candidate->info.kind || is_taken(inv, candidate->info.uuid)) {
+        (void)dt_fail(&error, DT_ERR_DEVICE, "dt", position,
+                      "%s: device %d has no kind, or no uuid of its own (\"%s\"); it is left out",
+                      source->name, position, candidate->info.uuid);
+        add_problem(inv, dt_source_label(source), &error);
+        return true;
+    }
+    inv->count++;
+    return true;
+}
+
+/* A CPU that is to be several devices: each is one with an engine of its own, and a part of the
+ * memory. Which is which follows from the uuid. */
+static bool add_copies(dt_inventory_t *inv, int32_t at, int32_t position,
+                       const dt_device_info_t *device)
+{
+    int32_t copies = inv->sources.at[at].copies;
+    for (int32_t i = 0; i < copies; i++) {
+        dt_device_info_t copy = *device;
+        copy.memory_bytes /= (uint64_t)copies;
+        copy.memory_used_bytes /= (uint64_t)copies;
+        if (i > 0)
+            (void)snprintf(copy.uuid, sizeof copy.uuid, "%.50s-%02d", device->uuid, i);
+        if (!add_candidate(inv, at, position, &copy))
+            return false;
+    }
+    return true;
+}
+
 static void collect_one(dt_inventory_t *inv, int32_t at, const dt_device_info_t *devices,
                         int32_t count)
 {
-    dt_source_t *source = &inv->sources.at[at];
+    const dt_source_t *source = &inv->sources.at[at];
     int32_t first = inv->count;
-    dt_error_t error;
-    for (int32_t i = 0; i < count; i++) {
-        struct candidate *candidate = &inv->candidates[inv->count];
-        if (inv->count == DT_DEVICE_MAX) {
-            (void)dt_fail(&error, DT_ERR_LIMIT, "dt", count,
-                          "%s: more than %d devices in all; the rest is left out", source->name,
-                          DT_DEVICE_MAX);
-            add_problem(inv, dt_source_label(source), &error);
-            break;
-        }
-        candidate->source = at;
-        candidate->position = i;
-        candidate->index = -1;
-        candidate->info = devices[i];
-        clean_info(inv->sources.root, &candidate->info);
-        if (!*candidate->info.uuid || !*candidate->info.kind ||
-            is_taken(inv, candidate->info.uuid)) {
-            (void)dt_fail(&error, DT_ERR_DEVICE, "dt", i,
-                          "%s: device %d has no kind, or no uuid of its own (\"%s\"); it is left "
-                          "out",
-                          source->name, i, candidate->info.uuid);
-            add_problem(inv, dt_source_label(source), &error);
-            continue;
-        }
-        inv->count++;
-    }
+    bool has_room = true;
+    for (int32_t i = 0; has_room && i < count; i++)
+        has_room = source->copies > 1 && strcmp(devices[i].kind, "cpu") == 0
+                       ? add_copies(inv, at, i, &devices[i])
+                       : add_candidate(inv, at, i, &devices[i]);
     qsort(&inv->candidates[first], (size_t)(inv->count - first), sizeof *inv->candidates, by_place);
     if (inv->count - first > source->limit)
         inv->count = first + source->limit;

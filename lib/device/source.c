@@ -76,8 +76,12 @@ static dt_status_t make_spec(const struct selection *sel, const char *spec, dt_s
                              dt_error_t *err)
 {
     const char *topology = sel->options->sim_topology;
+    /* The library of torch is of the CPU; its NVIDIA devices come from nvml. */
+    bool is_cpu_only = strcmp(source->name, "ref") == 0 ||
+                       (strcmp(source->name, "torch") == 0 && !source->builtin);
     uint64_t limit;
     source->limit = DT_DEVICE_MAX;
+    source->copies = 1;
     if (strcmp(source->name, "sim") == 0) {
         bool has_both = *spec && topology && *topology;
         if (asprintf(&source->spec, "%s%s%s", spec, has_both ? "," : "",
@@ -92,7 +96,7 @@ static dt_status_t make_spec(const struct selection *sel, const char *spec, dt_s
         return dt_fail(err, DT_ERR_INVALID, "dt", 0,
                        "Devices=%s:%s: the number of devices must be in 1..%d", source->name, spec,
                        DT_DEVICE_MAX);
-    source->limit = (int32_t)limit;
+    *(is_cpu_only ? &source->copies : &source->limit) = (int32_t)limit;
     return keep("", NULL, &source->spec, err);
 }
 
@@ -129,20 +133,23 @@ static const dt_loader_file_t *find_file(const struct selection *sel, const char
     return NULL;
 }
 
-/* torch, torch:cpu, torch:cuda, torch:N (at most N CUDA devices). */
+/* torch, torch:cpu, torch:cpu:N (the CPU as N devices), torch:cuda, torch:N (at most N CUDA
+ * devices). */
 static dt_status_t add_torch(struct selection *sel, const char *spec, dt_error_t *err)
 {
     const dt_loader_file_t *file = find_file(sel, "torch");
-    bool is_cpu = strcmp(spec, "cpu") == 0, is_cuda = strcmp(spec, "cuda") == 0;
+    bool is_many = strncmp(spec, "cpu:", 4) == 0 && isdigit((unsigned char)spec[4]);
+    bool is_cpu = is_many || strcmp(spec, "cpu") == 0, is_cuda = strcmp(spec, "cuda") == 0;
     if (*spec && !is_cpu && !is_cuda && !isdigit((unsigned char)*spec))
         return dt_fail(err, DT_ERR_INVALID, "dt", 0,
-                       "Devices=torch:%s: expected torch, torch:cpu, torch:cuda or torch:COUNT",
+                       "Devices=torch:%s: expected torch, torch:cpu, torch:cpu:COUNT, torch:cuda "
+                       "or torch:COUNT",
                        spec);
     if (is_cpu && !file)
         return dt_fail(err, DT_ERR_INVALID, "dt", 0,
                        "Devices=torch:cpu: dtorch-backend-torch.so is in no folder of Backends=");
     if (file && (is_cpu || !*spec))
-        DT_TRY(add(sel, "torch", NULL, file->path, "", err));
+        DT_TRY(add(sel, "torch", NULL, file->path, is_many ? spec + 4 : "", err));
     return is_cpu ? DT_OK : add(sel, "torch", "nvml", NULL, is_cuda ? "" : spec, err);
 }
 
@@ -156,6 +163,17 @@ static dt_status_t add_all(struct selection *sel, dt_error_t *err)
         if (strcmp(sel->files[i].name, "torch") != 0)
             DT_TRY(add(sel, sel->files[i].name, NULL, sel->files[i].path, "", err));
     return DT_OK;
+}
+
+/* cpu, cpu:N: as torch:cpu:N where its library is there, else as ref:N. */
+static dt_status_t add_cpu(struct selection *sel, const char *spec, dt_error_t *err)
+{
+    const dt_loader_file_t *file = find_file(sel, "torch");
+    if (*spec && !isdigit((unsigned char)*spec))
+        return dt_fail(err, DT_ERR_INVALID, "dt", 0, "Devices=cpu:%s: expected cpu or cpu:COUNT",
+                       spec);
+    return file ? add(sel, "torch", NULL, file->path, spec, err)
+                : add(sel, "ref", "ref", NULL, spec, err);
 }
 
 static dt_status_t unknown(const struct selection *sel, const char *name, dt_error_t *err)
@@ -183,6 +201,8 @@ static dt_status_t add_item(struct selection *sel, const char *item, dt_error_t 
     DT_TRY(check_once(sel->sources, name, err));
     if (strcmp(name, "torch") == 0)
         return add_torch(sel, spec, err);
+    if (strcmp(name, "cpu") == 0)
+        return add_cpu(sel, spec, err);
     file = find_file(sel, name);
     if (file)
         return add(sel, name, NULL, file->path, spec, err);

@@ -17,6 +17,7 @@ typedef struct dt_source {
     char path[DT_LOADER_PATH_MAX]; /* of a shared object, else empty */
     char *spec;                    /* owned */
     int32_t limit;                 /* of devices, the first ones in order; NAME:N */
+    int32_t copies;                /* that each CPU is listed as; ref:N, torch:cpu:N */
     dt_loader_run_t *run;          /* owned; built in and in this process */
     dt_probe_t *probe;             /* owned; in a child */
 } dt_source_t;

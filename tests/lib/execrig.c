@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/crc32c.h"
 #include "shm/memfd.h"
@@ -36,7 +37,9 @@ void dt_execrig_init(dt_execrig_t *rig, const dt_backend_t *backend, void *devic
     rig->now_ns = INT64_C(1000000000);
     rig->clock = (dt_clock_t){.mono_ns = fake_now, .wall_ms = fake_now, .arg = rig};
     rig->page = memory_new(DT_ENGINE_PAGE_BYTES);
-    const dt_transport_options_t transport = {.wake = -1, .executor = -1};
+    if (dt_ring_wake_create(&rig->wake, &err) != DT_OK)
+        die("eventfd", err.text);
+    const dt_transport_options_t transport = {.wake = rig->wake, .executor = -1};
     if (dt_transport_create(&transport, &rig->transport, &err) != DT_OK)
         die("transport", err.text);
     const dt_exec_options_t options = {
@@ -56,10 +59,11 @@ void dt_execrig_fini(dt_execrig_t *rig)
 {
     dt_exec_free(rig->exec);
     dt_transport_free(rig->transport);
+    (void)close(rig->wake);
     (void)munmap(rig->page, DT_ENGINE_PAGE_BYTES);
 }
 
-static dt_shm_arena_t *arena_new(uint64_t limit_bytes, dt_channel_t *channel)
+static dt_shm_arena_t *arena_new(uint64_t limit_bytes, dt_channel_t *channel, int *ret_fd)
 {
     int fd;
     dt_shm_arena_t *arena = NULL;
@@ -67,6 +71,7 @@ static dt_shm_arena_t *arena_new(uint64_t limit_bytes, dt_channel_t *channel)
     channel->limit_bytes = limit_bytes;
     channel->arena_bytes = dt_shm_arena_size(limit_bytes);
     if (dt_memfd_create("execrig", channel->arena_bytes, &fd, &err) != DT_OK ||
+        (*ret_fd = dup(fd)) < 0 ||
         dt_shm_arena_open(fd, channel->arena_bytes, (int64_t)limit_bytes, &arena, &err) != DT_OK)
         die("arena", err.text);
     return arena;
@@ -95,6 +100,7 @@ void dt_execrig_open_on(dt_execrig_t *rig, dt_execrig_session_t *session, uint32
     memset(session, 0, sizeof *session);
     session->rig = rig;
     session->instance = instance;
+    session->arena_fd = -1;
     session->sequence = 1;
     session->channel = memory_new(DT_CHANNEL_BYTES);
     session->down = memory_new(DT_CHANNEL_DOWN_BYTES);
@@ -112,7 +118,7 @@ void dt_execrig_open_on(dt_execrig_t *rig, dt_execrig_session_t *session, uint32
     const dt_exec_memory_t memory = {
         .channel = session->channel,
         .down = session->down,
-        .arena = limit_bytes ? arena_new(limit_bytes, session->channel) : NULL,
+        .arena = limit_bytes ? arena_new(limit_bytes, session->channel, &session->arena_fd) : NULL,
         .closed = on_closed,
     };
     if (dt_exec_open(rig->exec, instance, &memory, &err) != DT_OK ||
@@ -122,9 +128,41 @@ void dt_execrig_open_on(dt_execrig_t *rig, dt_execrig_session_t *session, uint32
         die("open", err.text);
 }
 
+dt_board_t *dt_execrig_join(dt_execrig_session_t *const *sessions, uint32_t count)
+{
+    dt_error_t err = {0};
+    dt_board_t *board;
+    int fd;
+    if (dt_board_create(&fd, &board, &err) != DT_OK)
+        die("board", err.text);
+    for (uint32_t i = 0; i < count; i++) {
+        const dt_channel_t *channel = sessions[i]->channel;
+        char node[16];
+        uint32_t member;
+        (void)snprintf(node, sizeof node, "node%u", i);
+        if (dt_board_add(board, node, 0, i, channel->arena_bytes, channel->vdevs,
+                         channel->vdev_count, &member, &err) != DT_OK)
+            die("board", err.text);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        dt_transport_t *transport = sessions[i]->rig->transport;
+        if (dt_transport_board(transport, sessions[i]->instance, fd, i, &err) != DT_OK)
+            die("board", err.text);
+        for (uint32_t k = 0; k < count; k++)
+            if (k != i &&
+                dt_transport_peer(transport, sessions[i]->instance, k, sessions[k]->arena_fd,
+                                  dup(sessions[k]->rig->wake), &err) != DT_OK)
+                die("peer", err.text);
+    }
+    (void)close(fd);
+    return board;
+}
+
 void dt_execrig_close(dt_execrig_session_t *session)
 {
     dt_exec_close(session->rig->exec, session->instance);
+    if (session->arena_fd >= 0)
+        (void)close(session->arena_fd);
     (void)munmap(session->channel, DT_CHANNEL_BYTES);
     (void)munmap(session->down, DT_CHANNEL_DOWN_BYTES);
     free(session->frame);

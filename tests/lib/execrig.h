@@ -7,6 +7,7 @@
 
 #include "daemons/workerd/engine_exec.h"
 #include "dtorch/v1/session.pb-c.h"
+#include "transport/board.h"
 #include "wire/record.h"
 #include "wire/signature.h"
 
@@ -15,6 +16,7 @@
 typedef struct dt_execrig {
     dt_exec_t *exec;
     dt_transport_t *transport;
+    int wake; /* of its thread */
     dt_engine_page_t *page;
     int64_t now_ns; /* of the fake clock, when it is used */
     dt_clock_t clock;
@@ -22,6 +24,7 @@ typedef struct dt_execrig {
 
 typedef struct dt_execrig_session {
     dt_execrig_t *rig;
+    int arena_fd; /* -1: none */
     uint32_t instance;
     dt_channel_t *channel;
     void *down;
@@ -47,6 +50,9 @@ void dt_execrig_open(dt_execrig_t *rig, dt_execrig_session_t *session, uint32_t 
 /* The same on other vdevs, rising. */
 void dt_execrig_open_on(dt_execrig_t *rig, dt_execrig_session_t *session, uint32_t instance,
                         const uint32_t *vdevs, uint32_t vdev_count, uint64_t limit_bytes);
+/* Make them one session of several engines: each has a rig of its own and an arena. "node0" and so
+ * on are their nodes. Gives the board, dt_board_close() after they are closed. */
+dt_board_t *dt_execrig_join(dt_execrig_session_t *const *sessions, uint32_t count);
 void dt_execrig_close(dt_execrig_session_t *session);
 
 void dt_execrig_put(dt_execrig_session_t *session, const dt_record_t *record);

@@ -335,6 +335,30 @@ Test(inventory, lists_the_cpu_once_and_as_torch_where_its_library_is)
     cr_assert_eq(dt_inventory_open(&options, &inventory, NULL), DT_ERR_INVALID);
 }
 
+Test(inventory, lists_the_cpu_as_many_devices_where_that_is_asked_for)
+{
+    const char *const devices[] = {"cpu:3"};
+    const char *const one[] = {"ref"};
+    dt_device_options_t options = DT_DEVICE_OPTIONS_INIT;
+    dt_inventory_change_t change;
+    dt_inventory_t *inventory = open_with(&options, one, 1);
+    dt_inventory_snapshot_t *whole = refresh(inventory, &change);
+    dt_inventory_free(inventory);
+    inventory = open_with(&options, devices, 1);
+    dt_inventory_snapshot_t *snapshot = refresh(inventory, &change);
+    cr_assert_eq(snapshot->device_count, 3);
+    for (int32_t i = 0; i < 3; i++) {
+        const dt_device_info_t *info = &snapshot->devices[i].info;
+        cr_assert_str_eq(info->kind, "cpu");
+        cr_assert_eq(info->memory_bytes, whole->devices[0].info.memory_bytes / 3);
+        cr_assert_eq(strcmp(info->uuid, whole->devices[0].info.uuid) == 0, i == 0);
+    }
+    dt_inventory_snapshot_free(snapshot);
+    expect(inventory, "0 1 2", DT_INVENTORY_SAME);
+    dt_inventory_snapshot_free(whole);
+    dt_inventory_free(inventory);
+}
+
 Test(inventory, of_devices_none_is_empty_and_well)
 {
     const char *const devices[] = {"none"};

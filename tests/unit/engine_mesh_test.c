@@ -1,6 +1,7 @@
 /* Tensors on several vdevs of one engine, with the ref backend: what each vdev has, what an
  * operator makes of it, what a redistribution joins; empty shards, views, poison, memory. */
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -608,4 +609,181 @@ Test(engine_mesh, memory_that_ids_need_is_used_again)
     }
     expect_whole(a, x, ramp);
     end();
+}
+
+/* ---- several engines ---- */
+
+/* Both engines in one process: vdev 0 on the first, which `rig` and `s` are now and then. */
+typedef struct pair {
+    dt_execrig_t rigs[2];
+    dt_execrig_session_t sessions[2];
+    dt_board_t *board;
+} pair_t;
+
+/* What helpers speak to. */
+static void speak_to(pair_t *pair, int engine, int was)
+{
+    pair->sessions[was] = s;
+    s = pair->sessions[engine];
+}
+
+static void pair_begin(pair_t *pair, uint64_t limit_bytes)
+{
+    const dt_backend_device_options_t options = {
+        .struct_size = sizeof options, .memory = dt_exec_backend_memory(), .threads = 1};
+    table = dt_backend_ref();
+    cr_assert_eq(table->device_open(NULL, &options, &device, NULL), DT_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        dt_execrig_init(&pair->rigs[i], table, device, true);
+        dt_execrig_open_on(&pair->rigs[i], &pair->sessions[i], 1, &i, 1, limit_bytes);
+    }
+    pair->board =
+        dt_execrig_join((dt_execrig_session_t *const[]){&pair->sessions[0], &pair->sessions[1]}, 2);
+    s = pair->sessions[0];
+}
+
+/* `s` is engine `now`. */
+static void pair_end(pair_t *pair, int now)
+{
+    pair->sessions[now] = s;
+    for (int i = 0; i < 2; i++) {
+        dt_execrig_close(&pair->sessions[i]);
+        dt_execrig_fini(&pair->rigs[i]);
+    }
+    dt_board_close(pair->board);
+    table->device_close(device);
+}
+
+static bool is_through(void)
+{
+    dt_execrig_run(&s);
+    (void)sched_yield(); /* threads of transports work meanwhile */
+    return atomic_load(&s.channel->executed) == s.sequence - 1;
+}
+
+/* Give turns until the stream of `s` is through. */
+static void run_through(void)
+{
+    while (!is_through())
+        ;
+}
+
+/* The same for both engines, of which `s` is the second; it is the first then. */
+static void run_both(pair_t *pair)
+{
+    bool is_done[2] = {false, false};
+    for (int now = 1; !is_done[0] || !is_done[1] || now != 0; now = !now) {
+        is_done[now] = is_through();
+        speak_to(pair, !now, now);
+    }
+}
+
+/* The same stream for both engines: a shard, doubled, made whole on both. *ret_moved: its id. */
+static void pair_program(const float *input, uint64_t *ret_moved)
+{
+    static const int64_t five[] = {5};
+    mesh_line(2);
+    dt_signature_tensor_t x = tensor(1, five, on(dt_placement_shard(0)));
+    uint64_t a = upload(x, input);
+    uint32_t add = define("aten::add.Tensor", (dt_signature_tensor_t[]){x, x}, 2, x);
+    uint64_t b = dt_execrig_op(&s, add, (uint64_t[]){a, a}, 2, true);
+    *ret_moved = redistribute(b, x, on(dt_placement_replicate()));
+}
+
+Test(engine_mesh, a_session_waits_for_another_engine_and_others_go_on)
+{
+    static const int64_t five[] = {5};
+    pair_t pair;
+    dt_execrig_session_t other;
+    uint64_t moved;
+    pair_begin(&pair, 1 << 20);
+    dt_signature_tensor_t r = tensor(1, five, on(dt_placement_replicate()));
+    pair_program(ramp, &moved);
+    uint64_t behind = next_sequence();
+    dt_execrig_free(&s, 1);
+    dt_execrig_run(&s);
+    cr_assert_lt(atomic_load(&s.channel->executed), behind - 1, "it did not wait for its peer");
+
+    dt_execrig_open(&pair.rigs[0], &other, 2, 1, 1 << 20);
+    uint64_t a = dt_execrig_upload(&other, DT_DTYPE_F32, 1, five, ramp);
+    Dtorch__V1__WorkerSessionUp *up = dt_execrig_result(&other, dt_execrig_fetch(&other, a));
+    cr_assert_not_null(up, "another session waited too");
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    dt_execrig_close(&other);
+
+    speak_to(&pair, 1, 0);
+    pair_program(ramp, &moved);
+    run_through();
+    expect_local(moved, r, 1, 1, five, (const float[]){2, 4, 6, 8, 10});
+    speak_to(&pair, 0, 1);
+    run_through();
+    expect(moved, (const float[]){2, 4, 6, 8, 10}, 5);
+    pair_end(&pair, 0);
+}
+
+Test(engine_mesh, a_cause_on_one_engine_reaches_the_other)
+{
+    static const int64_t five[] = {5};
+    static const int64_t big[] = {1 << 19};
+    pair_t pair;
+    uint64_t ids[3] = {0};
+    uint64_t fails_at[2];
+    pair_begin(&pair, 1 << 20);
+    for (int i = 0; i < 2; i++) {
+        if (i == 1)
+            speak_to(&pair, 1, 0);
+        mesh_line(2);
+        dt_signature_tensor_t x = tensor(1, five, on(dt_placement_shard(0)));
+        dt_signature_tensor_t large = tensor(1, big, alone(1));
+        uint64_t a = upload(x, ramp);
+        dt_signature_tensor_t sum = tensor(0, NULL, large.layout);
+        dt_value_t args[] = {{.tag = DT_VALUE_INTS, .count = 1, .ints = big}};
+        const dt_signature_t zeros = {.name = "aten::zeros",
+                                      .arg_count = 1,
+                                      .output_count = 1,
+                                      .id_count = 1,
+                                      .args = args,
+                                      .outputs = &large};
+        uint32_t make = dt_execrig_define(&s, &zeros);
+        fails_at[i] = next_sequence();
+        uint64_t fails = dt_execrig_op(&s, make, NULL, 0, true); /* on vdev 1: over its limit */
+        uint32_t reduce = define("aten::sum", &large, 1, sum);
+        uint64_t poisoned = dt_execrig_op(&s, reduce, &fails, 1, true);
+        ids[0] = redistribute(poisoned, sum, on(dt_placement_replicate()));
+        ids[1] = redistribute(a, x, on(dt_placement_replicate()));
+        dt_execrig_run(&s);
+    }
+    cr_assert_eq(fails_at[0], fails_at[1], "both get one stream");
+    run_both(&pair);
+    expect_error(ids[0], "OutOfMemoryError", fails_at[0], 1);
+    expect(ids[1], ramp, 5);
+    pair_end(&pair, 0);
+}
+
+Test(engine_mesh, an_engine_that_is_lost_in_a_redistribution_is_named)
+{
+    pair_t pair;
+    uint64_t moved;
+    pair_begin(&pair, 1 << 20);
+    pair_program(ramp, &moved);
+    dt_execrig_run(&s);
+    dt_board_lose(pair.board, 1);
+    dt_ring_wake(pair.rigs[0].wake);
+    run_through();
+    Dtorch__V1__WorkerSessionUp *up = fetch(moved);
+    cr_assert_not_null(up->result->error);
+    cr_assert_str_eq(up->result->error->operator_name, "dtorch::redistribute");
+    cr_assert_not_null(strstr(up->result->error->text, "node1"), "%s", up->result->error->text);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    pair_end(&pair, 0);
+}
+
+Test(engine_mesh, a_session_that_is_closed_while_it_waits_leaves_nothing)
+{
+    pair_t pair;
+    uint64_t moved;
+    pair_begin(&pair, 1 << 20);
+    pair_program(ramp, &moved);
+    dt_execrig_run(&s);
+    pair_end(&pair, 0);
 }
