@@ -322,6 +322,28 @@ static void choose(propagation_t *p, dt_shard_call_t *call)
     }
 }
 
+static void replicate_all(propagation_t *p)
+{
+    const dt_signature_t *s = p->signature;
+    for (uint32_t i = 0; i < s->input_count; i++)
+        p->answer->inputs[i] = dt_layout_replicate(p->mesh_id, p->mesh->ndim);
+    for (uint32_t j = 0; j < s->output_count; j++)
+        p->answer->outputs[j] = dt_layout_replicate(p->mesh_id, p->mesh->ndim);
+}
+
+/* Lists: each element is a call of its own. False: one has no row. */
+static bool each(propagation_t *p, const dt_shard_rules_t *rules, dt_shard_call_t *call,
+                 uint32_t count)
+{
+    replicate_all(p);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!dt_shard_bind_element(rules, p->signature, i, call))
+            return false;
+        choose(p, call);
+    }
+    return true;
+}
+
 /* A result that is written in place lies where its input does. */
 static void place_written(propagation_t *p)
 {
@@ -378,14 +400,14 @@ dt_status_t dt_shard_propagate(const dt_shard_rules_t *rules, const dt_signature
     p.answer = answer;
     DT_TRY(check_inputs(&p, err));
     answer->price_bytes = 0;
-    answer->is_replicated = !dt_shard_bind(rules, signature, &call);
+    uint32_t elements = dt_shard_element_count(rules, signature);
+    answer->is_replicated =
+        elements ? !each(&p, rules, &call, elements) : !dt_shard_bind(rules, signature, &call);
     if (answer->is_replicated) {
+        answer->price_bytes = 0;
         replicate(&p);
-    } else {
-        for (uint32_t i = 0; i < signature->input_count; i++)
-            answer->inputs[i] = dt_layout_replicate(mesh_id, mesh->ndim);
-        for (uint32_t j = 0; j < signature->output_count; j++)
-            answer->outputs[j] = dt_layout_replicate(mesh_id, mesh->ndim);
+    } else if (!elements) {
+        replicate_all(&p);
         if (call.rule->family == DT_SHARD_FAMILY_FACT)
             DT_TRY(factory(&p, err));
         else
@@ -457,35 +479,47 @@ static bool has_partial_output(const dt_signature_t *s)
     return false;
 }
 
+/* Is there a row on every mesh dimension for what the call is bound to? */
+static bool is_bound_row(dt_shard_call_t *call, const dt_shard_mesh_t *mesh)
+{
+    verification_t v;
+    dt_placement_t have[DT_SHARD_TENSOR_MAX];
+    v.call = call;
+    v.mesh = mesh;
+    for (v.dim = 0; v.dim < mesh->ndim; v.dim++) {
+        for (uint32_t i = 0; i < call->in_count; i++)
+            have[i] = call->ins[i].at < 0
+                          ? dt_placement_replicate()
+                          : call->signature->inputs[call->ins[i].at].layout.placements[v.dim];
+        v.is_found = false;
+        dt_shard_rows(call, mesh->sizes[v.dim], have, false, compare, &v);
+        if (!v.is_found) {
+            whole_row(call, &v.row);
+            if (!is_row(&v, &v.row))
+                return false;
+        }
+        cut_label(call, &v.row, mesh->sizes[v.dim]);
+    }
+    return true;
+}
+
 static bool is_exact(const dt_shard_rules_t *rules, const dt_signature_t *signature,
                      const dt_shard_mesh_t *mesh)
 {
     dt_shard_call_t call;
-    verification_t v;
-    dt_placement_t have[DT_SHARD_TENSOR_MAX];
+    uint32_t elements = dt_shard_element_count(rules, signature);
     if (is_whole(signature))
+        return true;
+    for (uint32_t i = 0; i < elements; i++)
+        if (!dt_shard_bind_element(rules, signature, i, &call) || !is_bound_row(&call, mesh))
+            return false;
+    if (elements)
         return true;
     if (!dt_shard_bind(rules, signature, &call))
         return false;
     if (call.rule->family == DT_SHARD_FAMILY_FACT)
         return !has_partial_output(signature);
-    v.call = &call;
-    v.mesh = mesh;
-    for (v.dim = 0; v.dim < mesh->ndim; v.dim++) {
-        for (uint32_t i = 0; i < call.in_count; i++)
-            have[i] = call.ins[i].at < 0
-                          ? dt_placement_replicate()
-                          : signature->inputs[call.ins[i].at].layout.placements[v.dim];
-        v.is_found = false;
-        dt_shard_rows(&call, mesh->sizes[v.dim], have, false, compare, &v);
-        if (!v.is_found) {
-            whole_row(&call, &v.row);
-            if (!is_row(&v, &v.row))
-                return false;
-        }
-        cut_label(&call, &v.row, mesh->sizes[v.dim]);
-    }
-    return true;
+    return is_bound_row(&call, mesh);
 }
 
 /* Say what differs: what propagation makes of the inputs. */

@@ -567,20 +567,30 @@ static bool labels(dt_shard_call_t *call)
                : bind_literal(call, specs.ins, specs.outs);
 }
 
+static void begin(dt_shard_call_t *call, const dt_shard_rule_t *rule,
+                  const dt_signature_t *signature, bool is_in_place)
+{
+    call->rule = rule;
+    call->signature = signature;
+    call->is_in_place = is_in_place;
+    call->is_scaled = false;
+    call->reduce = rule->reduce;
+    call->in_count = call->out_count = call->slot_count = 0;
+    call->out_first = DT_SHARD_TENSOR_MAX;
+    for (unsigned i = 0; i < 256; i++)
+        call->divisors[i] = 1;
+}
+
 bool dt_shard_bind(const dt_shard_rules_t *rules, const dt_signature_t *signature,
                    dt_shard_call_t *ret_call)
 {
     bool is_in_place;
     const dt_shard_rule_t *rule = dt_shard_rules_find(rules, signature->name, &is_in_place);
     if (!rule || rule->family == DT_SHARD_FAMILY_REPL || rule->family == DT_SHARD_FAMILY_RAND ||
+        rule->family == DT_SHARD_FAMILY_EACH ||
         (signature->flags & (DT_SIGNATURE_RANDOM | DT_SIGNATURE_UNKNOWN)))
         return false;
-    ret_call->rule = rule;
-    ret_call->signature = signature;
-    ret_call->is_in_place = is_in_place;
-    ret_call->is_scaled = false;
-    ret_call->reduce = rule->reduce;
-    ret_call->in_count = ret_call->out_count = ret_call->slot_count = 0;
+    begin(ret_call, rule, signature, is_in_place);
     if (!tensors(ret_call))
         return false;
     if (rule->unless >= 0 && dt_shard_attr_of(ret_call, (unsigned)rule->unless).number != 0)
@@ -590,8 +600,6 @@ bool dt_shard_bind(const dt_shard_rules_t *rules, const dt_signature_t *signatur
                                    rule->family == DT_SHARD_FAMILY_CONV
                                ? DT_SHARD_REDUCE_SUM
                                : DT_SHARD_REDUCE_NONE;
-    for (unsigned i = 0; i < 256; i++)
-        ret_call->divisors[i] = 1;
     switch (rule->family) {
     case DT_SHARD_FAMILY_VIEW:
     case DT_SHARD_FAMILY_EXPAND:
@@ -605,4 +613,76 @@ bool dt_shard_bind(const dt_shard_rules_t *rules, const dt_signature_t *signatur
     default:
         return labels(ret_call);
     }
+}
+
+/* ---- lists, element by element ---- */
+
+uint32_t dt_shard_element_count(const dt_shard_rules_t *rules, const dt_signature_t *signature)
+{
+    bool is_in_place;
+    const dt_shard_rule_t *rule = dt_shard_rules_find(rules, signature->name, &is_in_place);
+    if (!rule || rule->family != DT_SHARD_FAMILY_EACH || signature->arg_count == 0 ||
+        signature->args[0].tag != DT_VALUE_TENSORS)
+        return 0;
+    return signature->args[0].count;
+}
+
+/* The element's tensors: one of each list, and single tensors without dimensions. */
+static bool element_inputs(dt_shard_call_t *call, uint32_t element)
+{
+    const dt_signature_t *s = call->signature;
+    uint32_t next = 0, all = s->args[0].count;
+    for (uint32_t i = 0; i < s->arg_count; i++) {
+        const dt_value_t *arg = &s->args[i];
+        uint32_t count = arg->tag == DT_VALUE_TENSORS ? arg->count : arg->tag == DT_VALUE_TENSOR;
+        uint32_t at = next + (arg->tag == DT_VALUE_TENSORS ? element : 0);
+        for (uint32_t k = 0; arg->tag == DT_VALUE_TENSORS && k < count; k++)
+            if (arg->ids[k] == 0)
+                return false;
+        next += count;
+        if (count == 0)
+            continue;
+        bool fits = arg->tag == DT_VALUE_TENSORS ? count == all : s->inputs[at].meta.ndim == 0;
+        if (!fits || call->slot_count == DT_SHARD_SPEC_MAX ||
+            !add_input(call, &s->inputs[at].meta, (int32_t)at))
+            return false;
+        call->slots[call->slot_count] =
+            (dt_shard_slot_t){.first = call->in_count - 1, .count = 1, .param = i};
+        call->slot_count++;
+    }
+    return next == s->input_count;
+}
+
+/* Its results: the inputs that are written, or one new tensor. */
+static bool element_outputs(dt_shard_call_t *call, uint32_t element)
+{
+    const dt_signature_t *s = call->signature;
+    for (uint32_t j = 0; j < s->output_count; j++) {
+        const dt_signature_tensor_t *out = &s->outputs[j];
+        bool is_own = out->alias != DT_ALIAS_IN_PLACE && j == element;
+        for (uint32_t i = 0; i < call->in_count; i++)
+            is_own |= out->alias == DT_ALIAS_IN_PLACE && (int32_t)out->input == call->ins[i].at;
+        if (!is_own)
+            continue;
+        if (out->alias == DT_ALIAS_NONE || call->out_count == DT_SHARD_TENSOR_MAX)
+            return false;
+        call->outs[call->out_count++] = (dt_shard_tensor_t){
+            .meta = &out->meta, .at = (int32_t)j, .kind = kind_of(out->meta.dtype)};
+    }
+    return call->out_count > 0;
+}
+
+bool dt_shard_bind_element(const dt_shard_rules_t *rules, const dt_signature_t *signature,
+                           uint32_t element, dt_shard_call_t *ret_call)
+{
+    bool is_in_place;
+    specs_t specs = {.ins = {NULL}};
+    begin(ret_call, dt_shard_rules_find(rules, signature->name, &is_in_place), signature, false);
+    if ((signature->flags & (DT_SIGNATURE_RANDOM | DT_SIGNATURE_UNKNOWN)) ||
+        !element_inputs(ret_call, element) || !element_outputs(ret_call, element))
+        return false;
+    ret_call->out_first = ret_call->in_count;
+    ret_call->reduce = DT_SHARD_REDUCE_NONE;
+    pointwise_template(ret_call, &specs, &spec_dots);
+    return bind_literal(ret_call, specs.ins, specs.outs);
 }

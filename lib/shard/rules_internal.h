@@ -35,7 +35,8 @@
     X(REPL)                                                                                        \
     X(RAND)                                                                                        \
     X(FACT)                                                                                        \
-    X(DIM)
+    X(DIM)                                                                                         \
+    X(EACH)
 
 typedef enum dt_shard_family {
 #define X(name) DT_SHARD_FAMILY_##name,
@@ -182,6 +183,11 @@ typedef struct dt_shard_call {
 /* rules_bind.c: give every dimension of every tensor its label. False: the call has no row. */
 bool dt_shard_bind(const dt_shard_rules_t *rules, const dt_signature_t *signature,
                    dt_shard_call_t *ret_call);
+/* Lists of family EACH: how many elements, each a call of its own; 0: another family. */
+uint32_t dt_shard_element_count(const dt_shard_rules_t *rules, const dt_signature_t *signature);
+/* Bind element i of each list, and what goes with it. False: no row. */
+bool dt_shard_bind_element(const dt_shard_rules_t *rules, const dt_signature_t *signature,
+                           uint32_t element, dt_shard_call_t *ret_call);
 /* rules_family.c: the same for families whose labels follow from sizes. False: no row. */
 bool dt_shard_bind_family(dt_shard_call_t *call);
 /* Dimensions that a squeeze removes, of the global shape. Bit d. */

@@ -201,7 +201,9 @@ dt_status_t dt_shard_localize(const dt_shard_rules_t *rules, const dt_signature_
     bool has_memory = metas(&l) && arguments(&l), is_run = true;
     const dt_shard_op_t *ops = l.op;
     uint32_t op_count = 1;
-    if (has_memory && !is_whole(signature)) {
+    /* Lists run as they are: their kernels take empty tensors. */
+    bool is_list = dt_shard_element_count(rules, signature) > 0;
+    if (has_memory && !is_list && !is_whole(signature)) {
         if (!dt_shard_bind(rules, signature, &call))
             return dt_fail(err, DT_ERR_INVALID, "dt", 0,
                            "%s: no row of the operator has shards, and there are some",

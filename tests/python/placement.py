@@ -375,6 +375,12 @@ def cases():
     yield "aten::_scaled_dot_product_flash_attention_for_cpu", (r(2, 6, 5, 4), r(2, 3, 6, 4), r(2, 3, 6, 4))
     yield "aten::linear", (r(3, 5, 8), r(6, 8), r(6))
     yield "aten::linear", (r(3, 8), r(6, 8))
+    # lists
+    few = lambda: [r(4, 6), r(5), r(3, 2)]
+    yield "aten::_foreach_add.List", (few(), few()), {"alpha": 2}
+    yield "aten::_foreach_mul.Scalar", (few(), 3.0)
+    yield "aten::_foreach_addcdiv.Scalar", (few(), few(), [t.abs() + 1 for t in few()], 0.5)
+    yield "aten::_foreach_mul.Tensor", (few(), r(()))
 
 
 def captured(per_op=6):
