@@ -101,9 +101,12 @@ dt_status_t tensor_write(void *arg, void *handle, uint64_t offset, const void *b
         dt_status_t status = check_range(tensor, offset, size, err);
         if (status != DT_OK || size == 0)
             return status;
-        if (!tensor.is_contiguous())
-            return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_VALUE_ERROR,
-                           "bytes are written into contiguous tensors only");
+        if (!tensor.is_contiguous()) { /* another order of dims: by way of the row-major one */
+            at::Tensor rows = tensor.to(at::kCPU).contiguous();
+            memcpy(static_cast<char *>(rows.mutable_data_ptr()) + offset, bytes, size);
+            tensor.copy_(rows);
+            return DT_OK;
+        }
         if (tensor.device().is_cpu()) {
             memcpy(static_cast<char *>(tensor.mutable_data_ptr()) + offset, bytes, size);
             return DT_OK;
