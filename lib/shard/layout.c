@@ -239,7 +239,7 @@ static void cut(int64_t *lo, int64_t *hi, int64_t parts, int64_t at, int64_t uni
 bool dt_shard_box(const dt_layout_t *layout, const dt_shard_mesh_t *mesh, unsigned ndim,
                   const int64_t *sizes, uint32_t index, dt_shard_box_t *ret_box)
 {
-    uint32_t coords[DT_RECORD_MESH_DIM_MAX];
+    uint32_t coords[DT_RECORD_MESH_DIM_MAX] = {0};
     bool is_full = true;
     ret_box->ndim = (uint8_t)ndim;
     for (unsigned d = 0; d < ndim; d++)
@@ -305,7 +305,7 @@ void dt_shard_local_meta(const dt_meta_t *global, const dt_layout_t *layout,
 
 bool dt_shard_keeps_value(const dt_layout_t *layout, const dt_shard_mesh_t *mesh, uint32_t index)
 {
-    uint32_t coords[DT_RECORD_MESH_DIM_MAX];
+    uint32_t coords[DT_RECORD_MESH_DIM_MAX] = {0};
     dt_shard_mesh_coords(mesh, index, coords);
     for (unsigned j = 0; j < layout->ndim; j++)
         if (layout->placements[j].kind == DT_PLACEMENT_PARTIAL &&

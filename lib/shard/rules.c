@@ -95,9 +95,7 @@ static int64_t move_bytes(const propagation_t *p, int64_t bytes, dt_placement_t 
                                                    : 0;
     if (want.kind == DT_PLACEMENT_REPLICATE)
         return 2 * most;
-    bool is_scale = want.kind == DT_PLACEMENT_PARTIAL && have.reduction <= DT_REDUCTION_AVG &&
-                    want.reduction <= DT_REDUCTION_AVG;
-    return is_scale ? 0 : most;
+    return most; /* sum to avg too: it moves nothing, but it rounds */
 }
 
 /* A tensor of another mesh: what is wanted of it must come, once whatever the dimensions. */
@@ -106,7 +104,7 @@ static int64_t foreign_bytes(const propagation_t *p, int32_t input, dt_placement
     int64_t bytes = group_bytes(p, input);
     if (want.kind == DT_PLACEMENT_SHARD)
         return bytes / p->mesh->sizes[p->dim];
-    return want.kind == DT_PLACEMENT_PARTIAL ? 0 : bytes;
+    return bytes;
 }
 
 static bool is_written(const propagation_t *p, int32_t input)
