@@ -42,6 +42,7 @@ typedef enum dt_engine_message_kind {
     DT_ENGINE_MESSAGE_NO_WINDOW, /* engine: the window of an instance cannot be used. text: why */
     DT_ENGINE_MESSAGE_PEER,  /* agent: how to reach another member of an instance on this host; its
                                 arena, and the eventfd that wakes it */
+    DT_ENGINE_MESSAGE_LINK,  /* agent: likewise on another host; a connected socket */
     DT_ENGINE_MESSAGE_SETUP, /* agent: the setup that was promised; its descriptor */
 } dt_engine_message_kind_t;
 

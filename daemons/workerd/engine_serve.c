@@ -346,6 +346,18 @@ static void on_peer(dt_engine_host_t *host, const dt_engine_message_t *message, 
             (void)close(fds[i]);
 }
 
+/* A socket that is not taken ends, which the other side sees. */
+static void on_link(dt_engine_host_t *host, const dt_engine_message_t *message, int *fds,
+                    int fd_count)
+{
+    if (host->transport && fd_count == 1 &&
+        dt_transport_link(host->transport, (uint32_t)message->value, message->member, fds[0],
+                          NULL) == DT_OK)
+        return; /* taken */
+    for (int i = 0; i < fd_count; i++)
+        (void)close(fds[i]);
+}
+
 /* A window that cannot be mapped is none: the program's bytes come another way. */
 static void on_window(dt_engine_host_t *host, const dt_engine_message_t *message, int *fds,
                       int fd_count)
@@ -386,6 +398,8 @@ static bool control_read(dt_engine_host_t *host)
             on_open(host, &message, fds, fd_count);
         } else if (message.kind == DT_ENGINE_MESSAGE_PEER) {
             on_peer(host, &message, fds, fd_count);
+        } else if (message.kind == DT_ENGINE_MESSAGE_LINK) {
+            on_link(host, &message, fds, fd_count);
         } else if (message.kind == DT_ENGINE_MESSAGE_WINDOW) {
             on_window(host, &message, fds, fd_count);
         } else if (message.kind == DT_ENGINE_MESSAGE_CLOSE && host->exec) {

@@ -121,7 +121,7 @@ static void member_open(dt_node_instance_t *instance, dt_node_member_t *member)
                        instance->board_fd};
     const dt_engine_message_t message = {.kind = DT_ENGINE_MESSAGE_OPEN,
                                          .value = (int32_t)instance->number,
-                                         .member = (uint32_t)(member - instance->members)};
+                                         .member = member->board};
     if (!member->host || member->is_opened || !dt_engines_is_ready(engines, member->host->engine))
         return;
     member->is_opened = true;
@@ -272,6 +272,7 @@ void dt_node_instance_end(dt_node_instance_t *instance, const char *why)
         host_leave(sessions, host);
     }
     dt_node_data_leave(instance, why);
+    dt_node_links_leave(instance);
     dt_node_stream_leave(instance, why);
     dt_list_remove(&instance->link);
     sessions->instance_count--;
@@ -390,12 +391,11 @@ static dt_status_t instance_make(dt_node_sessions_t *sessions, const Dtorch__V1_
     dt_status_t status = members_fill(instance, open, err);
     if (status == DT_OK)
         status = down_make(instance, err);
-    if (status == DT_OK)
-        status = dt_node_peers_create(instance, limit_of(open), err);
     if (status != DT_OK) {
         instance_free(instance);
         return status;
     }
+    dt_node_peers_create(instance, open, limit_of(open));
     dt_list_push(&sessions->instances, &instance->link);
     sessions->instance_count++;
     sessions->stats.opened++;
@@ -437,6 +437,7 @@ void dt_node_sessions_open(dt_node_sessions_t *sessions, const Dtorch__V1__Sessi
                 DT_LOG_S("program", open->program), DT_LOG_U("devices", instance->member_count),
                 DT_LOG_U("instance", instance->number));
     dt_node_door_tell(instance);
+    dt_node_links_tell(instance);
     dt_node_stream_dial(instance);
     dt_node_schedule(sessions);
 }
@@ -619,7 +620,11 @@ dt_status_t dt_node_sessions_create(const dt_node_sessions_options_t *options,
     dt_status_t status = dt_timer_create(options->loop, on_timer, sessions, &sessions->timer, err);
     if (status == DT_OK)
         status = dt_node_data_create(sessions, err);
+    if (status == DT_OK)
+        status = dt_node_links_create(sessions, err);
     if (status != DT_OK) {
+        dt_node_links_free(sessions);
+        dt_node_data_free(sessions);
         dt_timer_free(sessions->timer);
         free(sessions);
         return status;
@@ -681,6 +686,7 @@ void dt_node_sessions_free(dt_node_sessions_t *sessions)
     while ((at = dt_list_pop(&sessions->hosts)) != NULL)
         host_free(DT_CONTAINER_OF(at, dt_node_host_t, link));
     dt_node_data_free(sessions);
+    dt_node_links_free(sessions);
     dt_timer_free(sessions->timer);
     dt_arena_fini(&sessions->arena);
     free(sessions);

@@ -4,6 +4,7 @@
  *   sessions_up.c      what goes up: kept, numbered, sent, sent again
  *   sessions_data.c    data connections: tensor bytes past the controller
  *   sessions_peers.c   engines that move tensors between each other: their board, who reaches whom
+ *   sessions_links.c   connections between engines of different nodes
  *   chunk.c            chunks, read in place */
 #ifndef DT_WORKERD_SESSIONS_INTERNAL_H
 #define DT_WORKERD_SESSIONS_INTERNAL_H
@@ -33,6 +34,7 @@ typedef struct dt_node_host {
 typedef struct dt_node_member {
     dt_node_host_t *host; /* NULL: lost */
     uint32_t device;
+    uint32_t board; /* which member of the board it is */
     bool is_opened; /* it was told */
     int arena_fd;
     int channel_fd;
@@ -72,6 +74,9 @@ typedef struct dt_node_instance {
     dt_node_member_t *members; /* (member_count) */
     uint32_t member_count;
     dt_board_t *board; /* NULL: its one engine is all there is */
+    uint32_t host;     /* we, in the board */
+    bool has_remotes;  /* engines of other nodes are members */
+    uint8_t peer_token[DT_BULK_TOKEN_BYTES];
     int board_fd;
     int down_fd;
     int down_readonly_fd;
@@ -104,6 +109,7 @@ struct dt_node_sessions {
     dt_arena_t arena;  /* of the message at hand */
     dt_node_sessions_stats_t stats;
     struct dt_node_data *data; /* where data connections come in; NULL: nowhere */
+    struct dt_node_links *links;
     bool is_stopping;
     void (*stopped)(void *arg);
     void *stopped_arg;
@@ -140,14 +146,27 @@ void dt_node_data_show(dt_node_instance_t *instance, dt_node_member_t *member);
 void dt_node_data_no_window(dt_node_instance_t *instance, const char *why);
 
 /* sessions_peers.c */
-/* Make the board of an instance whose members are filled. */
-dt_status_t dt_node_peers_create(dt_node_instance_t *instance, uint64_t limit_bytes,
-                                 dt_error_t *err);
+/* Make the board of an instance whose members are filled, if it has peers; else there is none. */
+void dt_node_peers_create(dt_node_instance_t *instance, const Dtorch__V1__SessionOpen *open,
+                          uint64_t limit_bytes);
 /* An engine was opened: it gets what reaches the others. */
 void dt_node_peers_show(dt_node_instance_t *instance, dt_node_member_t *member);
 /* An engine is gone: those that wait for it do so no more. */
 void dt_node_peers_lose(dt_node_instance_t *instance, dt_node_member_t *member);
+/* Likewise all engines of another node; `why` it cannot be reached. */
+void dt_node_peers_lose_node(dt_node_instance_t *instance, const char *node, const char *why);
 void dt_node_peers_free(dt_node_instance_t *instance);
+
+/* sessions_links.c */
+dt_status_t dt_node_links_create(dt_node_sessions_t *sessions, dt_error_t *err);
+void dt_node_links_free(dt_node_sessions_t *sessions);
+/* Tell the other nodes, through the controller, where we are reached. */
+void dt_node_links_tell(dt_node_instance_t *instance);
+/* Another node has told where it is reached, or that it is not. */
+void dt_node_links_door(dt_node_instance_t *instance, const Dtorch__V1__PeerDoor *door);
+/* An engine was opened: it gets the connections that wait for it. */
+void dt_node_links_show(dt_node_instance_t *instance, dt_node_member_t *member);
+void dt_node_links_leave(dt_node_instance_t *instance); /* it ends */
 
 /* sessions_up.c */
 /* Take a message over. False: no memory; the session is then ended by the caller. */

@@ -150,6 +150,9 @@ static void take(dt_node_instance_t *instance, const Dtorch__V1__WorkerSessionDo
     case DTORCH__V1__WORKER_SESSION_DOWN__KIND_UP_RECEIVED:
         dt_node_up_received(instance, down->up_received);
         return;
+    case DTORCH__V1__WORKER_SESSION_DOWN__KIND_PEER:
+        dt_node_links_door(instance, down->peer);
+        return;
     case DTORCH__V1__WORKER_SESSION_DOWN__KIND_CLOSE:
         dt_node_instance_end(instance, "the controller closed it");
         return;

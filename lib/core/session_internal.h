@@ -184,6 +184,8 @@ typedef struct dt_session_link {
     uint32_t stat_count;
     uint8_t *door; /* the node's latest DataDoor, as SessionDown; NULL: none */
     uint32_t door_bytes;
+    uint8_t *peer; /* the node's PeerDoor, as WorkerSessionDown; NULL: none */
+    uint32_t peer_bytes;
     uint64_t memory_bytes, memory_peak_bytes, tensors, operators, device_ns;
     int64_t stats_ns; /* when operators were reported last; 0: never */
 } dt_session_link_t;

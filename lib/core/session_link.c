@@ -15,7 +15,8 @@ enum {
     TAG_DOWN_RESULT = 0x2a,
     TAG_DOWN_ANSWER = 0x32,
     UP_CHUNK = 6,
-    UP_DOOR = 9, /* SessionDown has it under the same number */
+    UP_DOOR = 9,  /* SessionDown has it under the same number */
+    UP_PEER = 11, /* WorkerSessionDown likewise */
 };
 
 #define UP_MESSAGES 64u
@@ -46,9 +47,28 @@ dt_session_link_t *dt_session_link_new(dt_sessions_t *sessions, dt_session_t *se
     return link;
 }
 
+/* Tell the other nodes of the session that this one is gone, if they may know it. */
+static void tell_gone(dt_sessions_t *sessions, const dt_session_link_t *link, const char *reason)
+{
+    Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
+    Dtorch__V1__PeerDoor peer = DTORCH__V1__PEER_DOOR__INIT;
+    char text[257];
+    (void)dt_str_copy(text, sizeof text, reason);
+    peer.node = link->place->name;
+    peer.reason = text;
+    down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_PEER;
+    down.peer = &peer;
+    for (dt_list_t *at = link->session->links.next; at != &link->session->links; at = at->next) {
+        const dt_session_link_t *other = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        if (other != link && other->place != link->place && other->stream)
+            dt_sessions_send(sessions, other->stream, &down.base);
+    }
+}
+
 void dt_session_link_remove(dt_sessions_t *sessions, dt_session_link_t *link, const char *reason)
 {
     dt_session_stream_t *stream = dt_sessions_stream(sessions, link->stream);
+    tell_gone(sessions, link, reason);
     if (link->place->stream) {
         Dtorch__V1__WorkerDown down = DTORCH__V1__WORKER_DOWN__INIT;
         Dtorch__V1__SessionClose close = DTORCH__V1__SESSION_CLOSE__INIT;
@@ -76,6 +96,7 @@ void dt_session_link_remove(dt_sessions_t *sessions, dt_session_link_t *link, co
     free(link->engines);
     free(link->stats);
     free(link->door);
+    free(link->peer);
     free(link);
 }
 
@@ -91,6 +112,11 @@ void dt_session_link_open(dt_sessions_t *sessions, dt_session_link_t *link)
     open.bindings = dt_session_bindings(session, link, &sessions->sig_arena, &open.n_bindings);
     if (!open.bindings)
         return;
+    if (session->links.next->next != &session->links) {
+        open.all = dt_session_bindings(session, NULL, &sessions->sig_arena, &open.n_all);
+        if (!open.all)
+            return;
+    }
     open.session = session->id;
     open.key = (ProtobufCBinaryData){sizeof link->key, link->key};
     open.tenant = DT_SESSION_TEXT("default");
@@ -326,6 +352,17 @@ static void lose_all(dt_sessions_t *sessions, dt_session_link_t *link, const cha
     dt_session_lose(sessions, link, NULL, 0, &error);
 }
 
+/* What the other nodes have said of where they are reached. */
+static void tell_peers(dt_sessions_t *sessions, const dt_session_link_t *link)
+{
+    dt_session_t *session = link->session;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *other = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        if (other != link && other->peer)
+            (void)dt_sessions_send_bytes(sessions, link->stream, other->peer, other->peer_bytes);
+    }
+}
+
 static void on_hello(dt_sessions_t *sessions, dt_session_stream_t *stream,
                      const Dtorch__V1__WorkerSessionHello *hello)
 {
@@ -352,6 +389,7 @@ static void on_hello(dt_sessions_t *sessions, dt_session_stream_t *stream,
         return;
     }
     tell_taken(sessions, link);
+    tell_peers(sessions, link);
     send_queries(sessions, link);
     dt_session_pump(sessions, session);
     dt_session_bulk_restart(sessions, session);
@@ -467,6 +505,25 @@ static void on_door(dt_sessions_t *sessions, dt_session_link_t *link,
         (void)dt_sessions_send_bytes(sessions, session->stream->id, data, size);
 }
 
+/* Where the node is reached by the others: for them, now and when they come back. */
+static void on_peer(dt_sessions_t *sessions, dt_session_link_t *link,
+                    const Dtorch__V1__PeerDoor *peer, const uint8_t *data, size_t size)
+{
+    dt_session_t *session = link->session;
+    uint8_t *kept = dt_str_is_equal(peer->node, link->place->name) ? malloc(size) : NULL;
+    if (!kept)
+        return;
+    memcpy(kept, data, size);
+    free(link->peer);
+    link->peer = kept;
+    link->peer_bytes = (uint32_t)size;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *other = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        if (other != link && other->stream)
+            (void)dt_sessions_send_bytes(sessions, other->stream, data, size);
+    }
+}
+
 static void on_lost(dt_sessions_t *sessions, dt_session_link_t *link,
                     const Dtorch__V1__EngineLost *lost)
 {
@@ -554,6 +611,10 @@ void dt_session_link_received(dt_sessions_t *sessions, dt_session_stream_t *stre
     case DTORCH__V1__WORKER_SESSION_UP__KIND_DOOR:
         if (dt_session_only_field(data, size, UP_DOOR, &chunk, &chunk_bytes))
             on_door(sessions, link, up->door, data, size);
+        break;
+    case DTORCH__V1__WORKER_SESSION_UP__KIND_PEER:
+        if (dt_session_only_field(data, size, UP_PEER, &chunk, &chunk_bytes))
+            on_peer(sessions, link, up->peer, data, size);
         break;
     default:
         break; /* of a newer minor version */

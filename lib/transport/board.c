@@ -70,7 +70,10 @@ dt_status_t dt_board_add(dt_board_t *board, const char *node, uint32_t host, uin
     return DT_OK;
 }
 
-void dt_board_lose(dt_board_t *board, uint32_t member)
+void dt_board_lose(dt_board_t *board, uint32_t member, const char *why)
 {
+    if (atomic_load_explicit(&board->members[member].is_lost, memory_order_relaxed))
+        return;
+    (void)dt_str_copy(board->members[member].why, sizeof board->members[member].why, why);
     atomic_store_explicit(&board->members[member].is_lost, 1, memory_order_seq_cst);
 }

@@ -47,6 +47,7 @@ typedef struct dt_board_member {
     uint32_t device;
     uint32_t host; /* alike on all hosts of the session */
     _Atomic uint32_t is_lost;
+    char why[128]; /* it is lost, before is_lost is set; empty: it died */
     char node[64];
 } dt_board_member_t;
 
@@ -88,7 +89,7 @@ void dt_board_close(dt_board_t *board); /* NULL is fine */
 DT_MUST_USE dt_status_t dt_board_add(dt_board_t *board, const char *node, uint32_t host,
                                      uint32_t device, uint64_t arena_bytes, const uint32_t *vdevs,
                                      uint32_t vdev_count, uint32_t *ret_member, dt_error_t *err);
-/* Agent: a member is gone for good; wake the others then. */
-void dt_board_lose(dt_board_t *board, uint32_t member);
+/* Agent: a member is gone for good, or cannot be reached (`why`, else ""); wake the others then. */
+void dt_board_lose(dt_board_t *board, uint32_t member, const char *why);
 
 #endif

@@ -170,7 +170,14 @@ static void fail_of(dt_transport_session_t *session, uint32_t member, arrival_t 
     text_copy(node, sizeof node, it->node);
     text_copy(text, sizeof text, link ? link->text : slot->text);
     int32_t code = link ? link->failed_code : slot->failed_code;
-    if (arrival == ARRIVAL_GONE)
+    bool is_known = atomic_load_explicit(&it->is_lost, memory_order_seq_cst) && it->why[0];
+    if (arrival == ARRIVAL_GONE && is_known)
+        text_copy(text, sizeof text, it->why);
+    if (arrival == ARRIVAL_GONE && is_known)
+        (void)dt_fail(&run->result.err, DT_ERR_LOST, "dt", it->device,
+                      "%s: device %" PRIu32 " on node %s cannot be reached: %.128s",
+                      run->plan->text, it->device, node, text);
+    else if (arrival == ARRIVAL_GONE)
         (void)dt_fail(&run->result.err, DT_ERR_LOST, "dt", it->device,
                       "%s: the engine of device %" PRIu32 " on node %s was lost in it",
                       run->plan->text, it->device, node);

@@ -54,7 +54,7 @@ static const dt_validate_row_t worker_down_rows[] = {
     MESSAGE(engine_ack), MESSAGE(open),    MESSAGE(close)};
 static const dt_validate_row_t session_open_rows[] = {
     INT(session, 1, -1),      BYTES(key, 16, 16), TEXT(tenant, 63),   LIST(bindings, 4096),
-    FREE(memory_limit_bytes), INT(epoch, 1, -1),  TEXT(program, 127),
+    FREE(memory_limit_bytes), INT(epoch, 1, -1),  TEXT(program, 127), LIST(all, 4096),
 };
 static const dt_validate_row_t session_close_rows[] = {INT(session, 1, -1), TEXT(reason, 256),
                                                        BYTES0(key, 16)};
@@ -215,13 +215,17 @@ static const dt_validate_row_t data_door_rows[] = {
     ROW(vdevs, .kind = DT_VALIDATE_INT, .max = 4095, .count_max = 4096),
 };
 
+static const dt_validate_row_t peer_door_rows[] = {NODE1(node), BYTES0(token, 16),
+                                                   TEXT(address, 63), TEXT(reason, 256)};
+
 static const dt_validate_row_t worker_session_up_rows[] = {
-    MESSAGE(hello), MESSAGE(executed), MESSAGE(result), MESSAGE(answer), MESSAGE(poison),
-    MESSAGE(chunk), MESSAGE(stats),    MESSAGE(lost),   MESSAGE(door),   MESSAGE(trace),
+    MESSAGE(hello),  MESSAGE(executed), MESSAGE(result), MESSAGE(answer),
+    MESSAGE(poison), MESSAGE(chunk),    MESSAGE(stats),  MESSAGE(lost),
+    MESSAGE(door),   MESSAGE(trace),    MESSAGE(peer),
 };
 static const dt_validate_row_t worker_session_down_rows[] = {
     BYTES(frame, 0, FRAME_MAX), MESSAGE(query), MESSAGE(chunk), FREE(close), MESSAGE(list),
-    FREE(up_received),          MESSAGE(trace),
+    FREE(up_received),          MESSAGE(trace), MESSAGE(peer),
 };
 static const dt_validate_row_t worker_session_hello_rows[] = {
     INT(session, 1, -1), INT(epoch, 1, -1), BYTES(key, 16, 16), FREE(received)};
@@ -489,6 +493,7 @@ static const dt_validate_table_t tables[] = {
     TABLE(fault, fault_rows, NULL),
     TABLE(bulk_chunk, bulk_chunk_rows, NULL),
     TABLE(data_door, data_door_rows, NULL),
+    TABLE(peer_door, peer_door_rows, NULL),
     TABLE(worker_session_down, worker_session_down_rows, check_kind),
     TABLE(worker_session_hello, worker_session_hello_rows, NULL),
     TABLE(engine_lost, engine_lost_rows, NULL),

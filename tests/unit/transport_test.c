@@ -235,7 +235,7 @@ Test(transport, a_lost_member_ends_the_exchange_for_all_and_is_named)
     dt_rig_case(&c, DT_DTYPE_F32, 1, (const int64_t[]){10}, 1, &three, "S0", "R", 1);
     dt_rig_start(&rig, 0, 0, &c, 1, NULL);
     dt_rig_start(&rig, 2, 0, &c, 1, NULL);
-    dt_board_lose(rig.boards[0][0], 1);
+    dt_board_lose(rig.boards[0][0], 1, "");
     dt_ring_wake(rig.engines[0].wake);
     dt_ring_wake(rig.engines[2].wake);
     dt_rig_finish(&rig);
