@@ -1,0 +1,187 @@
+/* Tensors that move between devices, through real daemons: devices of one engine, engines of one
+ * worker (shared memory), of two and four workers (sockets). The bits are the same everywhere, and
+ * who is lost in a redistribution is named to the program. */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/clienttest.h"
+
+#define PATIENCE DT_TESTCLUSTER_PATIENCE_MS
+#define ROWS     7
+#define COLUMNS  5
+#define COUNT    (ROWS * COLUMNS)
+
+TestSuite(collective, .timeout = 600);
+
+typedef struct cluster {
+    dt_testcluster_t *tc;
+    dt_session_t *session;
+    dt_mesh_t *mesh; /* 4 devices in a row */
+} cluster_t;
+
+static void open_cluster(cluster_t *c, int workers, const char *devices)
+{
+    char conf[128];
+    const uint32_t four = 4;
+    dt_error_t err;
+    (void)snprintf(conf, sizeof conf, "Devices=%s\n", devices);
+    c->tc =
+        dt_testcluster_start(&(dt_testcluster_options_t){.workers = workers, .worker_conf = conf});
+    dt_connect_options_t options = {.struct_size = sizeof options,
+                                    .address = dt_testcluster_controller_socket(c->tc),
+                                    .vdev_count = four,
+                                    .program = "collective"};
+    cr_assert_eq(dt_connect(&options, &c->session, &err), DT_OK, "%s\n%s", err.text,
+                 dt_testcluster_logs(c->tc));
+    cr_assert_eq(dt_mesh_create(c->session, 1, &four, NULL, NULL, &c->mesh, &err), DT_OK, "%s",
+                 err.text);
+}
+
+static void close_cluster(cluster_t *c)
+{
+    dt_mesh_free(c->mesh);
+    (void)dt_disconnect(c->session, PATIENCE, NULL);
+    cr_assert_eq(dt_testcluster_stop(c->tc), 0);
+}
+
+static dt_placement_t shard(uint8_t dim)
+{
+    return (dt_placement_t){.kind = DT_PLACEMENT_SHARD, .dim = dim, .unit = 1, .groups = 1};
+}
+
+static dt_placement_t replicate(void)
+{
+    return (dt_placement_t){.kind = DT_PLACEMENT_REPLICATE};
+}
+
+static dt_tensor_t *put(cluster_t *c, const float *data, dt_placement_t placement)
+{
+    const int64_t sizes[] = {ROWS, COLUMNS};
+    dt_upload_t upload = {.struct_size = sizeof upload,
+                          .dtype = DT_DTYPE_F32,
+                          .ndim = 2,
+                          .sizes = sizes,
+                          .data = data,
+                          .mesh = c->mesh,
+                          .placements = &placement};
+    dt_tensor_t *tensor = NULL;
+    dt_error_t err;
+    cr_assert_eq(dt_tensor_upload(c->session, &upload, &tensor, &err), DT_OK, "%s", err.text);
+    return tensor;
+}
+
+static dt_tensor_t *move(cluster_t *c, dt_tensor_t *tensor, dt_placement_t placement)
+{
+    dt_tensor_t *moved = NULL;
+    dt_error_t err;
+    cr_assert_eq(dt_redistribute(tensor, c->mesh, &placement, &moved, &err), DT_OK, "%s", err.text);
+    return moved;
+}
+
+static void expect(cluster_t *c, dt_tensor_t *tensor, const float *wanted, const char *what)
+{
+    static dt_failure_t failure;
+    float is[COUNT];
+    cr_assert_eq(dt_tensor_read(tensor, is, sizeof is, &failure), DT_OK, "%s: %s %s\n%s", what,
+                 failure.kind, failure.text, dt_testcluster_logs(c->tc));
+    cr_assert_eq(memcmp(is, wanted, sizeof is), 0, "%s: not the same bits\n%s", what,
+                 dt_testcluster_logs(c->tc));
+}
+
+/* Every pair of whole and cut. */
+static void move_around(cluster_t *c, const float *data)
+{
+    const dt_placement_t all[] = {replicate(), shard(0), shard(1)};
+    for (size_t a = 0; a < 3; a++) {
+        dt_tensor_t *from = put(c, data, all[a]);
+        for (size_t b = 0; b < 3; b++) {
+            char what[64];
+            dt_tensor_t *to = move(c, from, all[b]);
+            (void)snprintf(what, sizeof what, "from %zu to %zu", a, b);
+            expect(c, to, data, what);
+            dt_tensor_free(to);
+        }
+        dt_tensor_free(from);
+    }
+}
+
+/* Parts that are summed: a product over a dimension that is cut. */
+static void sum_parts(cluster_t *c, const float *data, float *ret_product)
+{
+    static dt_failure_t failure;
+    dt_tensor_t *columns = put(c, data, shard(1)); /* (7, 5), its second dimension cut */
+    dt_tensor_t *turned = dt_clienttest_call(
+        c->session, "aten::t", (dt_value_t[]){dt_arg_tensor(columns)}, 1); /* (5, 7), its first */
+    dt_tensor_t *product = dt_clienttest_call2(c->session, "aten::mm", columns, turned);
+    dt_tensor_t *whole = move(c, product, replicate());
+    dt_tensor_t *cut = move(c, product, shard(0));
+    float again[ROWS * ROWS];
+    cr_assert_eq(dt_tensor_read(whole, ret_product, sizeof again, &failure), DT_OK, "%s\n%s",
+                 failure.text, dt_testcluster_logs(c->tc));
+    cr_assert_eq(dt_tensor_read(cut, again, sizeof again, &failure), DT_OK, "%s", failure.text);
+    cr_expect_eq(memcmp(ret_product, again, sizeof again), 0,
+                 "scattered sums have other bits than whole ones");
+    dt_tensor_free(columns);
+    dt_tensor_free(turned);
+    dt_tensor_free(product);
+    dt_tensor_free(whole);
+    dt_tensor_free(cut);
+}
+
+static void fill(float *data)
+{
+    for (int i = 0; i < COUNT; i++)
+        data[i] = (float)(i * 7919 % 1009) * 0.37F - 100;
+}
+
+Test(collective, moves_have_the_same_bits_on_one_engine_on_several_and_between_workers)
+{
+    const struct {
+        int workers;
+        const char *devices;
+    } shapes[] = {{1, "ref:1"}, {1, "ref:4"}, {2, "ref:2"}, {4, "ref:1"}};
+    float data[COUNT];
+    float first[ROWS * ROWS];
+    fill(data);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        cluster_t c;
+        float product[ROWS * ROWS];
+        open_cluster(&c, shapes[i].workers, shapes[i].devices);
+        move_around(&c, data);
+        sum_parts(&c, data, product);
+        if (i == 0)
+            memcpy(first, product, sizeof first);
+        cr_expect_eq(memcmp(first, product, sizeof first), 0, "shape %zu has other bits", i);
+        close_cluster(&c);
+    }
+}
+
+/* A redistribution whose member died ends with an error that names both. */
+static void lose_one(int workers, const char *devices, int victim)
+{
+    static dt_failure_t failure;
+    cluster_t c;
+    float data[COUNT];
+    float is[COUNT];
+    fill(data);
+    open_cluster(&c, workers, devices);
+    dt_tensor_t *from = put(&c, data, shard(0));
+    dt_tensor_t *before = move(&c, from, replicate());
+    expect(&c, before, data, "before");
+    dt_testcluster_kill(c.tc, victim, SIGKILL);
+    dt_tensor_t *to = move(&c, from, replicate());
+    cr_expect_neq(dt_tensor_read(to, is, sizeof is, &failure), DT_OK);
+    cr_expect(failure.text[0] != '\0');
+    dt_tensor_free(from);
+    dt_tensor_free(before);
+    dt_tensor_free(to);
+    close_cluster(&c);
+}
+
+Test(collective, a_worker_that_is_killed_holds_nobody)
+{
+    lose_one(2, "ref:2", 1);
+}
