@@ -253,7 +253,8 @@ static const dt_validate_row_t trace_event_rows[] = {ENUM(kind),
                                                      TEXT(text, 1023),
                                                      FREE(failed),
                                                      FREE(count),
-                                                     FREE(size_bytes)};
+                                                     FREE(size_bytes),
+                                                     INT(vdev, 0, 4095)};
 static const dt_validate_row_t list_tensors_rows[] = {INT(limit, 1, 10000)};
 static const dt_validate_row_t tensor_info_rows[] = {
     FREE(id),      TEXT(meta, 1023), FREE(size_bytes), INT(vdev, 0, 4095),

@@ -47,6 +47,23 @@ static void close_cluster(cluster_t *c)
     cr_assert_eq(dt_testcluster_stop(c->tc), 0);
 }
 
+/* So many of the four devices are of engines of their own. */
+static uint32_t engines_of(cluster_t *c)
+{
+    dt_binding_t bindings[4];
+    uint32_t count;
+    uint32_t engines = 0;
+    cr_assert_eq(dt_session_bindings(c->session, bindings, 4, &count), DT_OK);
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_new = true;
+        for (uint32_t k = 0; k < i; k++)
+            is_new &= strcmp(bindings[i].node, bindings[k].node) != 0 ||
+                      bindings[i].device != bindings[k].device;
+        engines += is_new;
+    }
+    return engines;
+}
+
 static dt_placement_t shard(uint8_t dim)
 {
     return (dt_placement_t){.kind = DT_PLACEMENT_SHARD, .dim = dim, .unit = 1, .groups = 1};
@@ -142,7 +159,8 @@ Test(collective, moves_have_the_same_bits_on_one_engine_on_several_and_between_w
     const struct {
         int workers;
         const char *devices;
-    } shapes[] = {{1, "ref:1"}, {1, "ref:4"}, {2, "ref:2"}, {4, "ref:1"}};
+        uint32_t engines;
+    } shapes[] = {{1, "ref:1", 1}, {1, "ref:4", 4}, {2, "ref:2", 4}, {4, "ref:1", 4}};
     float data[COUNT];
     float first[ROWS * ROWS];
     fill(data);
@@ -150,6 +168,7 @@ Test(collective, moves_have_the_same_bits_on_one_engine_on_several_and_between_w
         cluster_t c;
         float product[ROWS * ROWS];
         open_cluster(&c, shapes[i].workers, shapes[i].devices);
+        cr_expect_eq(engines_of(&c), shapes[i].engines);
         move_around(&c, data);
         sum_parts(&c, data, product);
         if (i == 0)
