@@ -122,6 +122,9 @@ DT_MUST_USE dt_status_t dt_ref_tensor_new(const dt_backend_memory_t *memory, uns
                                           unsigned ndim, const int64_t *sizes,
                                           const int64_t *strides, dt_ref_tensor_t **ret_tensor,
                                           dt_error_t *err);
+/* The same of metadata that was checked. */
+DT_MUST_USE dt_status_t dt_ref_tensor_of(const dt_backend_memory_t *memory, const dt_meta_t *meta,
+                                         dt_ref_tensor_t **ret_tensor, dt_error_t *err);
 /* Make another tensor over the same storage. */
 DT_MUST_USE dt_status_t dt_ref_tensor_alias(dt_ref_tensor_t *of, unsigned ndim,
                                             const int64_t *sizes, const int64_t *strides,

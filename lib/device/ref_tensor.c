@@ -29,12 +29,11 @@ static void storage_drop(dt_ref_storage_t *storage)
 
 static dt_ref_storage_t *storage_new(const dt_backend_memory_t *memory, uint64_t bytes)
 {
-    dt_ref_storage_t *storage = calloc(1, sizeof *storage);
+    dt_ref_storage_t *storage = malloc(sizeof *storage);
     if (!storage)
         return NULL;
-    storage->ref_count = 1;
-    storage->memory = memory;
-    storage->bytes = memory ? bytes : QUESTION_BYTES;
+    *storage = (dt_ref_storage_t){
+        .ref_count = 1, .memory = memory, .bytes = memory ? bytes : QUESTION_BYTES};
     if (memory && bytes > 0 && !(storage->data = memory->alloc(memory->arg, bytes))) {
         free(storage);
         return NULL;
@@ -46,18 +45,26 @@ dt_status_t dt_ref_tensor_new(const dt_backend_memory_t *memory, unsigned dtype,
                               const int64_t *sizes, const int64_t *strides,
                               dt_ref_tensor_t **ret_tensor, dt_error_t *err)
 {
-    dt_ref_tensor_t *tensor;
     dt_meta_t meta;
     DT_TRY(dt_meta_set(&meta, dtype, ndim, sizes, strides, 0, err));
-    tensor = calloc(1, sizeof *tensor);
+    return dt_ref_tensor_of(memory, &meta, ret_tensor, err);
+}
+
+dt_status_t dt_ref_tensor_of(const dt_backend_memory_t *memory, const dt_meta_t *meta,
+                             dt_ref_tensor_t **ret_tensor, dt_error_t *err)
+{
+    uint64_t bytes = memory ? (uint64_t)dt_meta_span_bytes(meta) : 0;
+    dt_ref_tensor_t *tensor = malloc(sizeof *tensor);
     if (!tensor)
         return no_memory(err, sizeof *tensor);
-    tensor->meta = meta;
+    tensor->offset = 0;
+    tensor->meta = *meta;
     tensor->ref_count = 1;
-    tensor->storage = storage_new(memory, (uint64_t)dt_meta_span_bytes(&meta));
+    tensor->is_wrapped = false;
+    tensor->storage = storage_new(memory, bytes);
     if (!tensor->storage) {
         free(tensor);
-        return no_memory(err, (uint64_t)dt_meta_span_bytes(&meta));
+        return no_memory(err, bytes);
     }
     *ret_tensor = tensor;
     return DT_OK;

@@ -143,9 +143,8 @@ static dt_status_t make_expected(const dt_backend_output_t *output, const dt_val
         DT_TRY(dt_ref_tensor_alias(input, meta->ndim, meta->sizes, meta->strides, input->offset,
                                    &result, err));
     else if (output->alias == DT_ALIAS_FRESH)
-        DT_TRY(dt_ref_tensor_new(NULL, meta->dtype, meta->ndim, meta->sizes, meta->strides, &result,
-                                 err));
-    if (result && output->alias != DT_ALIAS_IN_PLACE)
+        DT_TRY(dt_ref_tensor_of(NULL, meta, &result, err));
+    if (output->alias == DT_ALIAS_VIEW)
         result->meta = *meta;
     *ret_result = result;
     return DT_OK;
@@ -288,9 +287,7 @@ dt_status_t dt_sim_tensor_create(void *device, const dt_meta_t *meta, void **ret
 {
     dt_ref_tensor_t *tensor;
     (void)device;
-    DT_TRY(
-        dt_ref_tensor_new(NULL, meta->dtype, meta->ndim, meta->sizes, meta->strides, &tensor, err));
-    tensor->meta = *meta;
+    DT_TRY(dt_ref_tensor_of(NULL, meta, &tensor, err));
     *ret_tensor = tensor;
     return DT_OK;
 }
