@@ -215,8 +215,7 @@ static bool frame_next(dt_exec_session_t *session)
     while (dt_ring_peek(&session->frames, &message) == DT_OK) {
         uint32_t limit;
         if (message.kind == DT_CHANNEL_LIST && message.size == sizeof limit) {
-            memcpy(&limit, message.bytes, sizeof limit);
-            dt_exec_list(session, limit);
+            dt_exec_list(session);
         } else if (message.kind == DT_CHANNEL_TRACE && message.size == sizeof limit) {
             memcpy(&limit, message.bytes, sizeof limit);
             dt_exec_trace_begin(session, limit);

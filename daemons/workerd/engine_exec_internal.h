@@ -506,7 +506,7 @@ void dt_exec_result_error(dt_exec_session_t *session, uint64_t future, dt_exec_c
 void dt_exec_tell_poison(dt_exec_session_t *session, dt_exec_cause_t *cause);
 void dt_exec_report(dt_exec_session_t *session);       /* Executed, if there is news */
 void dt_exec_report_stats(dt_exec_session_t *session); /* what changed */
-void dt_exec_list(dt_exec_session_t *session, uint32_t limit);
+void dt_exec_list(dt_exec_session_t *session);
 dt_exec_stat_t *dt_exec_stat(dt_exec_session_t *session, const char *name); /* NULL: no memory */
 
 /* ---- engine_exec_memory.c ---- */

@@ -7,8 +7,9 @@
 #include "engine_exec_internal.h"
 #include "engine_pack.h"
 
-#define DT_EXEC_STATS_MESSAGE 256u  /* operators in one message, so that it fits the ring */
-#define DT_EXEC_LIST_MESSAGE  4000u /* what a message of the stream can hold */
+#define DT_EXEC_STATS_MESSAGE 256u   /* operators in one message, so that it fits the ring */
+#define DT_EXEC_LIST_MESSAGE  4000u  /* what a message of the stream can hold */
+#define DT_EXEC_LIST_MAX      10000u /* tensors in all messages of an answer */
 #define DT_EXEC_LIST_TEXT     96
 #define DT_EXEC_SECOND_NS     DT_CLOCK_SECOND_NS
 
@@ -201,48 +202,66 @@ typedef struct list_work {
     Dtorch__V1__TensorInfo infos[DT_EXEC_LIST_MESSAGE];
     Dtorch__V1__TensorInfo *info_at[DT_EXEC_LIST_MESSAGE];
     char texts[DT_EXEC_LIST_MESSAGE][DT_EXEC_LIST_TEXT];
-    uint32_t count, max;
+    uint32_t count; /* in this message */
+    uint32_t left;  /* that may come before what remains is cut off */
+    bool is_cut;
 } list_work_t;
+
+static void up_list(dt_exec_session_t *session, list_work_t *work, bool follows)
+{
+    Dtorch__V1__SessionStats stats = DTORCH__V1__SESSION_STATS__INIT;
+    stats.is_list = true;
+    stats.list_follows = follows;
+    stats.list_is_cut = !work || work->is_cut;
+    stats.list = work ? work->info_at : NULL;
+    stats.n_list = work ? work->count : 0;
+    fill_memory(session, &stats);
+    up_stats(session, &stats);
+}
 
 static void list_add(dt_exec_session_t *session, list_work_t *work, uint64_t id,
                      const dt_exec_local_t *local)
 {
-    uint32_t n = work->count;
-    if (n == work->max || !local->storage)
+    if (!local->storage)
         return;
+    work->is_cut = work->left == 0;
+    if (work->is_cut)
+        return;
+    if (work->count == DT_EXEC_LIST_MESSAGE) {
+        up_list(session, work, true);
+        work->count = 0;
+    }
+    uint32_t n = work->count++;
     list_fill(session, id, local, &work->infos[n], work->texts[n]);
     work->info_at[n] = &work->infos[n];
-    work->count++;
+    work->left--;
 }
 
 /* Each local tensor has a line of its own, with its vdev. */
 static void list_all(dt_exec_session_t *session, list_work_t *work)
 {
     const dt_exec_table_t *table = &session->tensors;
-    for (uint64_t i = 0; table->places && i <= table->mask && work->count < work->max; i++)
+    for (uint64_t i = 0; table->places && i <= table->mask && !work->is_cut; i++)
         if (table->places[i].id != 0)
             list_add(session, work, table->places[i].id, &table->places[i].local);
     table = &session->spreads;
-    for (uint64_t i = 0; table->places && i <= table->mask && work->count < work->max; i++)
+    for (uint64_t i = 0; table->places && i <= table->mask && !work->is_cut; i++)
         if (table->places[i].id != 0)
             for (uint32_t k = 0; k < table->places[i].spread->mesh->own_count; k++)
                 list_add(session, work, table->places[i].id, &table->places[i].spread->locals[k]);
 }
 
-/* One message: the answer to one question is one. */
-void dt_exec_list(dt_exec_session_t *session, uint32_t limit)
+/* Which are the largest the controller finds out, so the question's limit is none here; ours bounds
+ * how long the session waits for it. */
+void dt_exec_list(dt_exec_session_t *session)
 {
     list_work_t *work = malloc(sizeof *work);
-    Dtorch__V1__SessionStats stats = DTORCH__V1__SESSION_STATS__INIT;
     if (work) {
         work->count = 0;
-        work->max = limit < DT_EXEC_LIST_MESSAGE ? limit : DT_EXEC_LIST_MESSAGE;
+        work->left = DT_EXEC_LIST_MAX;
+        work->is_cut = false;
         list_all(session, work);
     }
-    stats.is_list = true;
-    stats.list = work ? work->info_at : NULL;
-    stats.n_list = work ? work->count : 0;
-    fill_memory(session, &stats);
-    up_stats(session, &stats);
+    up_list(session, work, false);
     free(work);
 }

@@ -356,6 +356,7 @@ typedef struct dt_session_ask {
     int64_t deadline_ns;
     uint32_t waiting;  /* links */
     uint64_t *streams; /* (stream_count) that were asked; 0: answered */
+    uint32_t *engines; /* (stream_count) there that have not answered */
     uint32_t stream_count;
     Dtorch__V1__TensorInfo **tensors; /* owned, each unpacked apart */
     uint32_t tensor_count, tensor_cap;

@@ -435,6 +435,7 @@ static void ask_links(dt_sessions_t *sessions, dt_session_ask_t *ask, const dt_s
         if (!link->stream || ask->stream_count >= sessions->link_count)
             continue;
         dt_sessions_send(sessions, link->stream, &down.base);
+        ask->engines[ask->stream_count] = link->engine_count ? link->engine_count : 1;
         ask->streams[ask->stream_count++] = link->stream;
         ask->waiting++;
     }
@@ -450,10 +451,13 @@ void dt_sessions_list_tensors(dt_sessions_t *sessions, uint64_t ticket,
         return;
     }
     ask = calloc(1, sizeof *ask);
-    if (ask)
+    if (ask) {
         ask->streams = calloc(sessions->link_count + 1, sizeof *ask->streams);
-    if (!ask || !ask->streams || sessions->ask_count >= DT_SESSION_TICKETS_MAX) {
+        ask->engines = calloc(sessions->link_count + 1, sizeof *ask->engines);
+    }
+    if (!ask || !ask->streams || !ask->engines || sessions->ask_count >= DT_SESSION_TICKETS_MAX) {
         free(ask ? ask->streams : NULL);
+        free(ask ? ask->engines : NULL);
         free(ask);
         reply_error(sessions, ticket, DT_ERR_AGAIN, "too many such questions wait for nodes");
         return;
@@ -509,9 +513,12 @@ void dt_session_ask_answered(dt_sessions_t *sessions, uint64_t stream,
         for (uint32_t i = 0; i < ask->stream_count; i++) {
             if (ask->streams[i] != stream)
                 continue;
-            ask->streams[i] = 0;
             for (size_t k = 0; k < stats->n_list; k++)
                 ask_take(ask, stats->list[k], session);
+            ask->is_cut |= stats->list_is_cut;
+            if (stats->list_follows || --ask->engines[i] > 0)
+                break;
+            ask->streams[i] = 0;
             if (--ask->waiting == 0)
                 ask_finish(sessions, ask);
             break;
@@ -537,6 +544,7 @@ void dt_session_ask_free(dt_sessions_t *sessions, dt_session_ask_t *ask)
     sessions->ask_count--;
     free(ask->tensors);
     free(ask->streams);
+    free(ask->engines);
     free(ask);
 }
 

@@ -234,8 +234,9 @@ static const dt_validate_row_t engine_lost_rows[] = {
     ROW(vdevs, .kind = DT_VALIDATE_INT, .max = 4095, .count_max = 4096), MESSAGE(error),
     FREE(executed)};
 static const dt_validate_row_t session_stats_rows[] = {
-    LIST(operators, 1000), FREE(memory_bytes),       FREE(memory_peak_bytes), FREE(tensors),
-    LIST(list, 10000),     FREE(memory_limit_bytes), FREE(is_list),
+    LIST(operators, 1000), FREE(memory_bytes), FREE(memory_peak_bytes),
+    FREE(tensors),         LIST(list, 10000),  FREE(memory_limit_bytes),
+    FREE(is_list),         FREE(list_follows), FREE(list_is_cut),
 };
 static const dt_validate_row_t operator_stats_rows[] = {TEXT(name, 255), FREE(count),
                                                         FREE(device_ns), FREE(bytes), FREE(errors)};

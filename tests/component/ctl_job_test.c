@@ -134,6 +134,25 @@ Test(ctl_job, a_running_program_is_seen_with_its_work)
     stop(&p);
 }
 
+Test(ctl_job, more_tensors_than_a_message_holds_are_all_listed)
+{
+    const int64_t sizes[] = {2, 2}, longer[] = {3};
+    const float numbers[] = {1, 2, 3};
+    struct program p = start();
+    uint32_t mm = dt_sessionpeer_define_f32(p.peer, "aten::mm", 2, 2, sizes, DT_ALIAS_FRESH, 0);
+    const uint64_t inputs[] = {p.product, p.product};
+    float is[4];
+    (void)dt_sessionpeer_upload(p.peer, DT_DTYPE_F32, 1, longer, numbers);
+    for (int i = 0; i < 4200; i++) {
+        uint64_t product = dt_sessionpeer_op(p.peer, mm, inputs, 2, true);
+        if (i % 600 == 599)
+            cr_assert(dt_sessionpeer_read(p.peer, product, is, sizeof is, NULL, 0));
+    }
+    check(p.tc, "tensor list --limit=10000", 0, "4203 tensors listed.", "");
+    check(p.tc, "tensor list --limit=10000", 0, "float32 (3,)", "");
+    stop(&p);
+}
+
 Test(ctl_job, what_does_not_exist_is_told)
 {
     struct program p = start();

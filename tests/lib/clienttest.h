@@ -9,6 +9,7 @@
 #include "tensor/dtype.h"
 #include "tensor/meta.h"
 #include "tensor/value.h"
+#include "wire/record.h"
 /* clang-format off: the public header leaves out what it finds defined */
 #include <dtorch/dtorch.h>
 /* clang-format on */
