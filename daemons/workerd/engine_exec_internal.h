@@ -127,8 +127,8 @@ typedef enum dt_exec_way {
     DT_EXEC_WAY_REFUSE,
 } dt_exec_way_t;
 
-/* Where an operator of a local program takes a handle from: the call's input, or DT_SHARD_TEMP and
- * an earlier operator's number. */
+/* Where an operator of a local program takes a handle from: 1 and the call's input, or
+ * DT_SHARD_TEMP and a place in program.temps. */
 typedef struct dt_exec_use {
     void **place;
     uint32_t source;
@@ -143,7 +143,10 @@ typedef struct dt_exec_step {
     uint32_t use_count;
     uint32_t *numbers; /* (number_count, 2) which argument, which of the record's numbers */
     uint32_t number_count;
+    dt_backend_output_t *expected; /* its first result for op_expect; NULL: it is not told */
 } dt_exec_step_t;
+
+#define DT_EXEC_STEP_RESULTS 16u /* that later operators may use, as lib/shard numbers them */
 
 /* What a vdev does for a plan on several, where that is not one operator with the plan's inputs. */
 typedef struct dt_exec_program {
@@ -151,7 +154,7 @@ typedef struct dt_exec_program {
                               outputs are */
     uint32_t step_count;
     void **handles;       /* (input_count) of the inputs */
-    void **temps;         /* (step_count) first results while it runs */
+    void **temps;         /* (step_count, DT_EXEC_STEP_RESULTS) results while it runs */
     const uint8_t *fills; /* (output_count) dt_shard_fill_t */
 } dt_exec_program_t;
 

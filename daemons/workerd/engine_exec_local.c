@@ -18,12 +18,24 @@ static dt_status_t no_memory(dt_error_t *err)
     return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
 }
 
-/* `id`: 1 and an input, or DT_SHARD_TEMP and an operator; 0: None. */
+/* `id`: 1 and an input, or DT_SHARD_TEMP and an earlier result; 0: None. */
 static void use(const placing_t *placing, void **place, uint64_t id)
 {
     *place = NULL;
     if (id != 0)
         placing->step->uses[placing->step->use_count++] = (dt_exec_use_t){place, (uint32_t)id};
+}
+
+/* Whether all handles of an operator are there when it runs as number `at`. */
+static bool has_sources(const dt_exec_plan_t *part, const dt_exec_step_t *step, uint32_t at)
+{
+    for (uint32_t i = 0; i < step->use_count; i++) {
+        uint32_t source = step->uses[i].source;
+        if (source >= DT_SHARD_TEMP ? source - DT_SHARD_TEMP >= at * DT_EXEC_STEP_RESULTS
+                                    : source > part->signature->input_count)
+            return false;
+    }
+    return true;
 }
 
 static dt_status_t place_list(const placing_t *placing, dt_value_t *arg, dt_error_t *err)
@@ -82,6 +94,12 @@ static dt_status_t step_prepare(const placing_t *placing, const dt_shard_op_t *o
     if (!step->args || !step->uses || !step->numbers)
         return no_memory(err);
     memcpy(step->args, op->args, op->arg_count * sizeof *step->args);
+    if (options->backend->op_expect && op->result) {
+        step->expected = dt_arena_calloc(arena, 1, sizeof *step->expected);
+        if (!step->expected)
+            return no_memory(err);
+        step->expected->meta = *op->result;
+    }
     for (uint32_t i = 0; i < op->arg_count; i++)
         DT_TRY(place_arg(placing, i, is_only, err));
     return options->backend->op_find(options->device, op->name, &step->op, err);
@@ -130,7 +148,8 @@ static dt_status_t program_prepare(dt_exec_plan_t *part, dt_exec_step_t *steps, 
     program->step_count = count;
     program->fills = fills;
     program->handles = dt_arena_calloc(part->arena, inputs + 1, sizeof *program->handles);
-    program->temps = dt_arena_calloc(part->arena, count + 1, sizeof *program->temps);
+    program->temps =
+        dt_arena_calloc(part->arena, count + 1, DT_EXEC_STEP_RESULTS * sizeof *program->temps);
     if (!program->handles || !program->temps)
         return no_memory(err);
     for (uint32_t i = 0; i < inputs; i++)
@@ -149,6 +168,9 @@ static dt_status_t part_prepare(dt_exec_session_t *session, dt_exec_plan_t *part
     for (uint32_t i = 0; i < count; i++) {
         const placing_t placing = {session, part, &steps[i]};
         DT_TRY(step_prepare(&placing, &local->ops[i], count == 1, err));
+        if (!has_sources(part, &steps[i], i))
+            return dt_fail(err, DT_ERR_INTERNAL, "dt", i, "%s: its local program is none",
+                           part->signature->name);
     }
     if (count == 1 && is_plain(part, &steps[0]))
         return part_is_operator(part, &steps[0], err);

@@ -336,9 +336,23 @@ static dt_status_t run_step(dt_exec_session_t *session, const dt_exec_plan_t *pa
     if (part->expected && step == &program->steps[program->step_count - 1])
         options->backend->op_expect(options->device, step->op, part->expected,
                                     part->signature->output_count);
+    else if (step->expected)
+        options->backend->op_expect(options->device, step->op, step->expected, 1);
     return options->backend->op_execute(options->device, step->op, step->args, step->arg_count,
                                         exec->results, DT_RECORD_OUTPUTS_MAX, ret_count,
                                         &exec->err);
+}
+
+/* Keep the results of an operator that is not the last for those behind it. */
+static void keep_results(dt_exec_t *exec, const dt_exec_program_t *program, uint32_t step,
+                         uint32_t count)
+{
+    uint32_t kept = count < DT_EXEC_STEP_RESULTS ? count : DT_EXEC_STEP_RESULTS;
+    for (uint32_t i = 0; i < kept; i++) {
+        program->temps[step * DT_EXEC_STEP_RESULTS + i] = exec->results[i];
+        exec->results[i] = NULL;
+    }
+    free_results(exec, count);
 }
 
 static void execute_program(dt_exec_session_t *session, dt_exec_plan_t *part)
@@ -348,20 +362,17 @@ static void execute_program(dt_exec_session_t *session, dt_exec_plan_t *part)
     const dt_exec_options_t *options = &exec->options;
     dt_status_t status = DT_OK;
     uint32_t count = 0;
-    uint32_t ran = 0;
     run_begin(exec, part);
     for (uint32_t i = 0; status == DT_OK && i < program->step_count; i++) {
         status = run_step(session, part, &program->steps[i], &count);
-        if (status != DT_OK || i + 1 == program->step_count)
-            break;
-        program->temps[ran++] = count > 0 ? exec->results[0] : NULL;
-        if (count > 0)
-            exec->results[0] = NULL;
-        free_results(exec, count);
+        if (status == DT_OK && i + 1 < program->step_count)
+            keep_results(exec, program, i, count);
     }
     run_end(session, part, status, count);
-    while (ran > 0)
-        options->backend->tensor_free(options->device, program->temps[--ran]);
+    for (uint32_t i = 0; i < program->step_count * DT_EXEC_STEP_RESULTS; i++) {
+        options->backend->tensor_free(options->device, program->temps[i]);
+        program->temps[i] = NULL;
+    }
 }
 
 /* Outputs of an operator that is not run, since its vdev's shard is empty. */

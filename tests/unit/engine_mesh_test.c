@@ -242,6 +242,21 @@ Test(engine_mesh, an_operator_does_not_run_on_an_empty_shard)
     end();
 }
 
+Test(engine_mesh, several_operators_may_stand_for_one)
+{
+    static const int64_t five[] = {5};
+    begin(2);
+    mesh_line(2);
+    dt_signature_tensor_t x = tensor(1, five, on(dt_placement_shard(0)));
+    dt_signature_tensor_t p = tensor(0, NULL, on(dt_placement_partial(DT_REDUCTION_SUM)));
+    uint32_t mean = define("aten::mean", &x, 1, p); /* of 3 and of 2, each times its share */
+    for (int i = 0; i < 2; i++) {
+        uint64_t a = upload(x, ramp);
+        expect_whole(dt_execrig_op(&s, mean, &a, 1, true), p, (const float[]){3});
+    }
+    end();
+}
+
 Test(engine_mesh, a_view_and_what_is_written_through_it_are_the_shards)
 {
     static const int64_t flat[] = {4};
