@@ -54,7 +54,7 @@ lane_build() { # everything that compiles: both cores
     touch "$log/ready.asan"
     stage tsan-build -j"$jobs" all tests-race PRESET=tsan
     touch "$log/ready.tsan"
-    stage clang -j"$jobs" all tests CC=clang
+    stage clang -j"$jobs" check-clang
     stage man check-man PRESET=release
     stage tidy -j"$jobs" check-tidy
     stage asan-unit check-unit PRESET=asan

@@ -206,8 +206,9 @@ typedef struct dt_client_path {
     uint32_t uid;
     uint32_t *vdevs; /* (vdev_count) */
     uint32_t vdev_count;
-    bool has_token;    /* it was not used yet */
-    bool is_local_bad; /* the unix socket did not work: not tried again */
+    bool has_token;        /* it was not used yet */
+    uint32_t broken_count; /* connections that broke before the welcome, since the last one */
+    bool is_local_bad;     /* the unix socket did not work: not tried again */
     bool is_local;
     int64_t since_ns; /* when it was dialled */
     int64_t retry_ns; /* not dialled again before */

@@ -26,6 +26,7 @@
 
 #define DIAL_NS     (2 * DT_CLOCK_SECOND_NS) /* until the welcome */
 #define RETRY_NS    (50 * DT_CLOCK_MS_NS)
+#define BROKEN_MAX  20u /* connections in a row that may break before the welcome */
 #define TURN_BYTES  (8u << 20)
 #define PATHS_MAX   4096u
 #define CONTROL_MAX (1u << 20) /* bytes that may wait for the socket before it is given up */
@@ -91,13 +92,15 @@ static void note_detour(dt_session_t *session, const char *what, const char *why
     pthread_mutex_unlock(&session->lock);
 }
 
-static void close_path(dt_client_path_t *path, const char *why)
+/* `is_again`: the same token is tried once more. */
+static void end_path(dt_client_path_t *path, const char *why, bool is_again)
 {
     dt_session_t *session = path->session;
     if (path->fd < 0)
         return;
     bool was_ready = path->state == DT_CLIENT_PATH_READY;
-    if (!was_ready && path->is_local)
+    path->has_token |= is_again;
+    if (!was_ready && path->is_local && !is_again)
         path->is_local_bad = true; /* TCP is next, with the next door */
     if (!was_ready)
         note_detour(session, path->is_local ? "shared memory" : path->address, why);
@@ -114,6 +117,22 @@ static void close_path(dt_client_path_t *path, const char *why)
     dt_client_window_t *window = DT_TAKE(path->window);
     dt_client_window_unref(window);
     pthread_mutex_unlock(&session->lock);
+}
+
+static void close_path(dt_client_path_t *path, const char *why)
+{
+    end_path(path, why, false);
+}
+
+/* The connection broke, with errno or by its end (0). If that was before the welcome, nobody knows
+ * whether the node has read the token: if it has, it refuses it the next time, and the next door is
+ * on its way; if it has not, there will be no other door. */
+static void break_path(dt_client_path_t *path, int number)
+{
+    bool is_again = path->state == DT_CLIENT_PATH_DIALING && path->broken_count < BROKEN_MAX &&
+                    (number == 0 || number == ECONNRESET || number == EPIPE);
+    path->broken_count += is_again;
+    end_path(path, number ? strerror(number) : "the node closed the connection", is_again);
 }
 
 static void path_free(dt_client_path_t *path)
@@ -205,7 +224,7 @@ static bool send_message(dt_client_path_t *path, const dt_bulk_head_t *head, con
     if (path->out_len == 0)
         sent = send_now(path, bytes, body, size);
     if (sent < 0) {
-        close_path(path, strerror(errno));
+        break_path(path, errno);
         return false;
     }
     if (path->window_fd >= 0 && sent > 0) {
@@ -235,7 +254,7 @@ static void flush(dt_client_path_t *path)
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
         if (sent < 0) {
-            close_path(path, strerror(errno));
+            break_path(path, errno);
             return;
         }
         path->out_at += (size_t)sent;
@@ -320,6 +339,7 @@ static void on_welcome(dt_client_path_t *path)
     if (path->state != DT_CLIENT_PATH_DIALING)
         return;
     path->state = DT_CLIENT_PATH_READY;
+    path->broken_count = 0;
     pthread_mutex_lock(&session->lock);
     if (!has_window)
         dt_client_window_unref(DT_TAKE(path->window));
@@ -398,7 +418,7 @@ static size_t receive(dt_client_path_t *path, uint8_t *bytes, size_t size)
         if (got < 0 && errno == EINTR)
             continue;
         if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
-            close_path(path, got == 0 ? "the node closed the connection" : strerror(errno));
+            break_path(path, got == 0 ? 0 : errno);
         return 0;
     }
 }
