@@ -61,6 +61,7 @@ lane_build() { # everything that compiles: both cores
     stage asan-sim check-sim PRESET=asan SEEDS=50
     stage asan-corpus check-corpus PRESET=asan
     stage race check-race PRESET=tsan
+    stage fuzz -j"$jobs" check-fuzz
     stage selftest check-selftest
 }
 
@@ -89,8 +90,6 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage asan-component check-component PRESET=asan
     await tsan
     stage tsan-component check-component PRESET=tsan
-    # Here, because the selftest of the other lane needs one core only.
-    stage fuzz -j"$jobs" check-fuzz
 }
 
 lane_daemons &
