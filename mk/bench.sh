@@ -19,6 +19,9 @@ keys=$(echo "$2" | tr ',' ' ')
     # shellcheck disable=SC2086
     "$build/tests/bench/fair" $keys
     fair=$?
+    # shellcheck disable=SC2086
+    "$build/tests/bench/shard" $keys
+    shard=$?
     # The PyTorch device, where it is built; its own configuration, so that no cluster of this machine is measured.
     device=3
     if [ -e "$build/lib/libdtorch_torch.so" ] && [ -x build/venv/bin/python ]; then
@@ -28,6 +31,6 @@ keys=$(echo "$2" | tr ',' ' ')
         device=$?
     fi
     # 3: none of the keys is one of its own
-    case $control$stream$fair$device in *[!03]* | 3333) touch build/bench.failed ;; esac
+    case $control$stream$fair$shard$device in *[!03]* | 33333) touch build/bench.failed ;; esac
 } | tee build/bench.jsonl
 [ ! -e build/bench.failed ]

@@ -9,7 +9,6 @@
 #include "shard/rules_internal.h"
 
 typedef struct choice {
-    dt_shard_row_t row;
     bool is_found;
     uint32_t pinned; /* inputs that the program placed and that would move */
     int64_t price_bytes;
@@ -24,7 +23,8 @@ typedef struct propagation {
     const dt_shard_policy_t *policy;
     unsigned dim; /* of the mesh, the one that is chosen for */
     dt_shard_answer_t *answer;
-    choice_t best, tried;
+    choice_t best;
+    dt_shard_row_t row;                       /* of the best */
     dt_placement_t have[DT_SHARD_TENSOR_MAX]; /* of call->ins, on `dim` */
 } propagation_t;
 
@@ -176,14 +176,13 @@ static bool is_unsettled(const propagation_t *p, const dt_shard_row_t *row)
     return false;
 }
 
-static void price(const propagation_t *p, choice_t *choice)
+static void price(const propagation_t *p, const dt_shard_row_t *row, choice_t *choice)
 {
     const dt_shard_call_t *c = p->call;
-    choice->price_bytes = 0;
-    choice->moved = choice->sharded = choice->pinned = 0;
+    *choice = (choice_t){.is_found = true};
     for (uint32_t i = 0; i < c->in_count; i++) {
         int32_t input = c->ins[i].at;
-        dt_placement_t want = choice->row.ins[i];
+        dt_placement_t want = row->ins[i];
         if (input < 0)
             continue;
         if (is_foreign(p, input))
@@ -200,7 +199,7 @@ static void price(const propagation_t *p, choice_t *choice)
             there + (is_written(p, input) ? move_bytes(p, bytes, want, p->have[i]) : 0);
     }
     for (uint32_t j = 0; j < c->out_count; j++)
-        choice->sharded += choice->row.outs[j].kind == DT_PLACEMENT_SHARD;
+        choice->sharded += row->outs[j].kind == DT_PLACEMENT_SHARD;
 }
 
 static bool is_better(const choice_t *a, const choice_t *b)
@@ -216,16 +215,26 @@ static bool is_better(const choice_t *a, const choice_t *b)
     return a->sharded > b->sharded;
 }
 
+/* A row holds tensors that the call has not: only what is used is copied. */
+static void copy_row(const dt_shard_call_t *call, const dt_shard_row_t *row, dt_shard_row_t *to)
+{
+    memcpy(to->ins, row->ins, call->in_count * sizeof row->ins[0]);
+    memcpy(to->outs, row->outs, call->out_count * sizeof row->outs[0]);
+    to->label = row->label;
+    to->is_even = row->is_even;
+}
+
 static bool consider(void *arg, const dt_shard_row_t *row)
 {
     propagation_t *p = arg;
+    choice_t tried;
     if (!fits(p, row) || is_unsettled(p, row))
         return true;
-    p->tried.row = *row;
-    price(p, &p->tried);
-    p->tried.is_found = true;
-    if (is_better(&p->tried, &p->best))
-        p->best = p->tried;
+    price(p, row, &tried);
+    if (is_better(&tried, &p->best)) {
+        p->best = tried;
+        copy_row(p->call, row, &p->row);
+    }
     return true;
 }
 
@@ -282,7 +291,7 @@ static dt_status_t factory(propagation_t *p, dt_error_t *err)
 static void take_choice(propagation_t *p)
 {
     const dt_shard_call_t *c = p->call;
-    const dt_shard_row_t *row = &p->best.row;
+    const dt_shard_row_t *row = &p->row;
     for (uint32_t i = 0; i < c->in_count; i++) {
         int32_t input = c->ins[i].at;
         if (input < 0)
@@ -305,18 +314,21 @@ static void cut_label(dt_shard_call_t *call, const dt_shard_row_t *row, uint32_t
 static void choose(propagation_t *p, dt_shard_call_t *call)
 {
     bool is_plain = p->policy->flags & DT_SHARD_PLAIN;
+    dt_shard_row_t whole;
+    choice_t tried;
     for (p->dim = 0; p->dim < p->mesh->ndim; p->dim++) {
         for (uint32_t i = 0; i < call->in_count; i++)
             p->have[i] = have_of(p, call->ins[i].at, p->dim);
         p->best.is_found = false;
         dt_shard_rows(call, p->mesh->sizes[p->dim], p->have, is_plain, consider, p);
-        whole_row(call, &p->tried.row);
-        price(p, &p->tried);
-        p->tried.is_found = true;
-        if (is_better(&p->tried, &p->best))
-            p->best = p->tried;
+        whole_row(call, &whole);
+        price(p, &whole, &tried);
+        if (is_better(&tried, &p->best)) {
+            p->best = tried;
+            copy_row(call, &whole, &p->row);
+        }
         take_choice(p);
-        cut_label(call, &p->best.row, p->mesh->sizes[p->dim]);
+        cut_label(call, &p->row, p->mesh->sizes[p->dim]);
     }
 }
 
@@ -452,8 +464,10 @@ static bool compare(void *arg, const dt_shard_row_t *row)
 {
     verification_t *v = arg;
     v->is_found = is_row(v, row);
-    if (v->is_found)
-        v->row = *row;
+    if (v->is_found) {
+        v->row.label = row->label;
+        v->row.is_even = row->is_even;
+    }
     return !v->is_found;
 }
 

@@ -548,8 +548,10 @@ static bool vnorm(dt_shard_call_t *call, specs_t *specs)
 static bool labels(dt_shard_call_t *call)
 {
     const dt_shard_rule_t *rule = call->rule;
-    specs_t specs = {.ins = {NULL}};
+    specs_t specs;
     bool is_dim = rule->family == DT_SHARD_FAMILY_DIM;
+    for (uint32_t i = 0; i < call->in_count; i++)
+        specs.ins[i] = NULL; /* out= arguments keep none */
     if (rule->family == DT_SHARD_FAMILY_VNORM ? !vnorm(call, &specs)
                                               : !choose_template(call, &specs))
         return false;
@@ -676,7 +678,7 @@ bool dt_shard_bind_element(const dt_shard_rules_t *rules, const dt_signature_t *
                            uint32_t element, dt_shard_call_t *ret_call)
 {
     bool is_in_place;
-    specs_t specs = {.ins = {NULL}};
+    specs_t specs;
     begin(ret_call, dt_shard_rules_find(rules, signature->name, &is_in_place), signature, false);
     if ((signature->flags & (DT_SIGNATURE_RANDOM | DT_SIGNATURE_UNKNOWN)) ||
         !element_inputs(ret_call, element) || !element_outputs(ret_call, element))
