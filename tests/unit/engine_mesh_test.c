@@ -782,7 +782,7 @@ Test(engine_mesh, an_engine_that_is_lost_in_a_redistribution_is_named)
     pair_begin(&pair, 1 << 20);
     pair_program(ramp, &moved);
     dt_execrig_run(&s);
-    dt_board_lose(pair.board, 1);
+    dt_board_lose(pair.board, 1, "");
     dt_ring_wake(pair.rigs[0].wake);
     run_through();
     Dtorch__V1__WorkerSessionUp *up = fetch(moved);
