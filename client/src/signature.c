@@ -367,19 +367,34 @@ static dt_status_t take_apart(dt_session_t *session, const dt_client_question_t 
                                                         question->arg_count, err);
 }
 
+/* Which arguments are the numbers of `mask`. */
+static uint32_t dynamic_args(const dt_client_call_t *call, uint32_t mask,
+                             uint8_t places[static DT_CLIENT_SCALARS_MAX])
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < call->number_count; i++)
+        if (mask >> i & 1)
+            places[count++] = call->positions[i];
+    return count;
+}
+
+/* What is asked has the numbers of this call, dynamic ones too: whether one is whole can decide the
+ * outputs' type. */
 static dt_status_t ask_and_define(dt_session_t *session, const dt_client_question_t *question,
                                   dt_client_family_t *family, const dt_client_numbers_t *numbers,
                                   dt_arena_t *arena, dt_client_signature_t **ret_signature,
                                   dt_failure_t *failure)
 {
     dt_client_query_t query = {0};
-    dt_signature_t sig, *answered;
+    dt_signature_t sig, *answered = NULL;
     dt_buf_t body;
     dt_error_t err;
+    uint8_t places[DT_CLIENT_SCALARS_MAX];
     uint32_t vdev = session->cache.call.vdev;
     dt_status_t status;
     dt_buf_init(&body, DT_SIGNATURE_BYTES_MAX);
-    status = describe(session, question, numbers->mask, arena, &sig, &err);
+    const uint32_t dynamic = dynamic_args(&session->cache.call, numbers->mask, places);
+    status = describe(session, question, 0, arena, &sig, &err);
     sig.flags = DT_SIGNATURE_UNKNOWN;
     if (status == DT_OK)
         status = dt_signature_encode(&sig, &body, &err);
@@ -390,6 +405,8 @@ static dt_status_t ask_and_define(dt_session_t *session, const dt_client_questio
     status = ask(session, &body, vdev, &query, failure);
     if (status == DT_OK) {
         status = take_answer(&query, question, arena, &answered, &err);
+        for (uint32_t i = 0; status == DT_OK && i < dynamic; i++) /* it is ours, in `arena` */
+            ((dt_value_t *)(uintptr_t)answered->args)[places[i]].tag = DT_VALUE_DYNAMIC;
         if (status == DT_OK)
             status = define(session, family, numbers, answered, vdev, ret_signature, &err);
         if (status != DT_OK)

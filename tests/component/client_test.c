@@ -415,6 +415,27 @@ Test(client, a_front_end_defines_once_and_submits_by_number)
     stop(tc);
 }
 
+/* The second signature of one family is asked for when the number is dynamic already. */
+Test(client, a_dynamic_fraction_with_whole_numbers_gives_fractions)
+{
+    dt_testcluster_t *tc = start(NULL);
+    dt_session_t *session = dt_clienttest_connect(tc, NULL, NULL);
+    const int64_t data[1] = {10};
+    dt_tensor_t *x = dt_clienttest_i64(session, data, 1);
+    for (int i = 0; i < 8; i++) {
+        const int64_t alpha = i < 6 ? 1 : 2;
+        const dt_value_t args[] = {dt_arg_tensor(x), dt_arg_double(i + 0.5), dt_arg_int(alpha)};
+        float is;
+        dt_tensor_t *sum = dt_clienttest_call(session, "aten::add.Scalar", args, 3);
+        dt_clienttest_read(sum, &is, sizeof is);
+        cr_assert_float_eq(is, 10 + (float)alpha * ((float)i + 0.5F), 1e-6, "%d: %g", i, is);
+        dt_tensor_free(sum);
+    }
+    dt_tensor_free(x);
+    dt_clienttest_disconnect(session);
+    stop(tc);
+}
+
 Test(client, a_wrong_claim_about_outputs_is_an_error_at_the_fetch)
 {
     dt_testcluster_t *tc = start(NULL);
