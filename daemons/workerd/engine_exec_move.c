@@ -29,6 +29,8 @@ struct dt_exec_move {
     dt_exec_mesh_t *from; /* of the input; ASSEMBLE: not looked at */
     dt_exec_mesh_t *to;   /* of the output */
     dt_exchange_plan_t *exchange;
+    bool
+        is_played; /* the device computes nothing, so there are no bytes: only who waits for whom */
     uint32_t own_count;
     move_own_t *owns;              /* (own_count) rising vdevs */
     dt_exchange_buffer_t *buffers; /* (own_count) */
@@ -91,16 +93,23 @@ static dt_status_t prepare_exchange(dt_exec_session_t *session, dt_exec_plan_t *
 {
     struct dt_exec_move *move = plan->move;
     const dt_signature_t *sig = plan->signature;
-    const dt_shard_pair_t pair = {.meta = &sig->inputs[0].meta,
-                                  .from_mesh = &move->from->shape,
-                                  .to_mesh = &move->to->shape,
-                                  .from = &sig->inputs[0].layout,
-                                  .to = &sig->outputs[0].layout};
+    dt_shard_pair_t pair = {.meta = &sig->inputs[0].meta,
+                            .from_mesh = &move->from->shape,
+                            .to_mesh = &move->to->shape,
+                            .from = &sig->inputs[0].layout,
+                            .to = &sig->outputs[0].layout};
     if (!session->exec->options.transport)
         return dt_fail(err, DT_ERR_NOT_FOUND, "dt", 0, "%s: there is no transport here", sig->name);
     DT_TRY(dt_layout_check(&sig->inputs[0].layout, &move->from->shape, &sig->inputs[0].meta, err));
     DT_TRY(dt_layout_check(&sig->outputs[0].layout, &move->to->shape, &sig->outputs[0].meta, err));
     DT_TRY(find_owns(plan, err));
+    dt_meta_t nothing;
+    move->is_played = session->exec->options.backend->op_expect && pair.meta->ndim > 0;
+    if (move->is_played) {
+        static const int64_t sizes[DT_META_DIM_MAX];
+        DT_TRY(dt_meta_set(&nothing, pair.meta->dtype, pair.meta->ndim, sizes, NULL, 0, err));
+        pair.meta = &nothing;
+    }
     return dt_exchange_plan_create(sig->name, &pair, &move->exchange, err);
 }
 
@@ -250,8 +259,8 @@ static dt_status_t stage(uint64_t size, void **ret_block, dt_error_t *err)
 }
 
 /* Where the bytes of a source are. */
-static dt_status_t take_source(dt_exec_t *exec, move_own_t *own, void *handle,
-                               dt_exchange_buffer_t *buffer, dt_error_t *err)
+static dt_status_t take_source(dt_exec_t *exec, const struct dt_exec_move *move, move_own_t *own,
+                               void *handle, dt_exchange_buffer_t *buffer, dt_error_t *err)
 {
     const dt_exec_options_t *options = &exec->options;
     uint64_t size = (uint64_t)dt_meta_bytes(&own->from);
@@ -265,9 +274,10 @@ static dt_status_t take_source(dt_exec_t *exec, move_own_t *own, void *handle,
         return dt_fail(err, DT_ERR_INVALID, "dt", own->vdev,
                        "vdev %u was said to have %s and has %s", own->vdev, text[0], text[1]);
     }
-    buffer->source = info.data;
-    if (size == 0 || is_dense(&info)) {
-        buffer->source = size > 0 ? info.data : NULL;
+    if (size == 0 || move->is_played)
+        return DT_OK;
+    if (is_dense(&info)) {
+        buffer->source = info.data;
         return DT_OK;
     }
     DT_TRY(stage(size, &own->staged_source, err));
@@ -275,16 +285,18 @@ static dt_status_t take_source(dt_exec_t *exec, move_own_t *own, void *handle,
     return options->backend->tensor_read(options->device, handle, 0, own->staged_source, size, err);
 }
 
-static dt_status_t make_target(dt_exec_t *exec, move_own_t *own, dt_exchange_buffer_t *buffer,
-                               dt_error_t *err)
+static dt_status_t make_target(dt_exec_t *exec, const struct dt_exec_move *move, move_own_t *own,
+                               dt_exchange_buffer_t *buffer, dt_error_t *err)
 {
     const dt_exec_options_t *options = &exec->options;
     uint64_t size = (uint64_t)dt_meta_bytes(&own->to);
     dt_backend_tensor_t info;
     DT_TRY(options->backend->tensor_create(options->device, &own->to, &own->target, err));
+    if (size == 0 || move->is_played)
+        return DT_OK;
     DT_TRY(options->backend->tensor_info(options->device, own->target, &info, err));
-    if (size == 0 || is_dense(&info)) {
-        buffer->target = size > 0 ? info.data : NULL;
+    if (is_dense(&info)) {
+        buffer->target = info.data;
         return DT_OK;
     }
     DT_TRY(stage(size, &own->staged_target, err));
@@ -327,12 +339,12 @@ static dt_status_t take_buffers(dt_exec_session_t *session, const dt_exec_plan_t
         *ret_vdev = own->vdev;
         if (own->from_own != UINT32_MAX)
             DT_TRY(take_source(
-                exec, own,
+                exec, move, own,
                 dt_exec_local(session, move->from, session->record->op.inputs[0], own->from_own)
                     ->handle,
                 &move->buffers[i], err));
         if (own->to_own != UINT32_MAX)
-            DT_TRY(make_target(exec, own, &move->buffers[i], err));
+            DT_TRY(make_target(exec, move, own, &move->buffers[i], err));
     }
     return DT_OK;
 }

@@ -241,6 +241,28 @@ Test(mesh_engine, four_engines)
     run(1, "ref:4", 1, (const uint32_t[]){4});
 }
 
+Test(mesh_engine, simulated_devices_move_no_bytes)
+{
+    static const int64_t size = INT64_C(1) << 34; /* 64 GiB that are nowhere */
+    static const uint32_t two = 2;
+    const dt_placement_t shard = {.kind = DT_PLACEMENT_SHARD, .dim = 0};
+    const dt_value_t args[] = {dt_arg_ints(&size, 1)};
+    place_t place;
+    dt_error_t err;
+    dt_tensor_t *parts = NULL;
+    dt_tensor_t *whole = NULL;
+    begin(&place, 1, "sim:2", 1, &two, 0);
+    dt_tensor_t *x = dt_clienttest_call(place.session, "aten::zeros", args, 1);
+    cr_assert_eq(dt_redistribute(x, place.mesh, &shard, &parts, &err), DT_OK, "%s", err.text);
+    dt_tensor_t *sum = dt_clienttest_call2(place.session, "aten::add.Tensor", parts, parts);
+    cr_assert_eq(dt_redistribute(sum, NULL, NULL, &whole, &err), DT_OK, "%s", err.text);
+    dt_tensor_free(whole);
+    dt_tensor_free(sum);
+    dt_tensor_free(parts);
+    dt_tensor_free(x);
+    end(&place);
+}
+
 /* ---- what one of them cannot do ---- */
 
 Test(mesh_engine, a_vdev_without_memory_is_named_and_the_session_goes_on)
