@@ -204,3 +204,61 @@ Test(collective, a_worker_that_is_killed_holds_nobody)
 {
     lose_one(2, "ref:2", 1);
 }
+
+/* The engine of a device that works for the session, as the controller knows it. */
+static bool find_engine(dt_testcluster_t *tc, void *arg)
+{
+    pid_t *ret_pid = arg;
+    Dtorch__V1__NodeList *nodes = dt_testcluster_nodes(tc);
+    bool is_there = false;
+    for (size_t n = 0; nodes && n < nodes->n_nodes; n++)
+        for (size_t i = 0; i < nodes->nodes[n]->n_engines; i++) {
+            const Dtorch__V1__Engine *engine = nodes->nodes[n]->engines[i];
+            if (engine->device != 1 || engine->state != DTORCH__V1__ENGINE__STATE__BUSY)
+                continue;
+            *ret_pid = (pid_t)engine->pid;
+            is_there = true;
+        }
+    if (nodes)
+        dtorch__v1__node_list__free_unpacked(nodes, NULL);
+    return is_there;
+}
+
+/* It is stopped, so the redistribution cannot end; the others wait for it when it dies. */
+static void kill_in_the_middle(int workers, const char *devices)
+{
+    static dt_failure_t failure;
+    cluster_t c;
+    float data[COUNT];
+    float is[COUNT];
+    pid_t pid = 0;
+    fill(data);
+    open_cluster(&c, workers, devices);
+    dt_tensor_t *from = put(&c, data, shard(0));
+    dt_tensor_t *before = move(&c, from, replicate());
+    expect(&c, before, data, "before");
+    cr_assert(dt_testcluster_wait(c.tc, find_engine, &pid, PATIENCE), "%s",
+              dt_testcluster_logs(c.tc));
+    cr_assert_eq(kill(pid, SIGSTOP), 0);
+    dt_tensor_t *to = move(&c, from, replicate());
+    dt_future_t *future = NULL;
+    dt_error_t err;
+    cr_assert_eq(dt_fetch(to, &future, &err), DT_OK, "%s", err.text); /* it is sent, and waits */
+    cr_assert_eq(kill(pid, SIGKILL), 0);
+    cr_expect_neq(dt_future_wait(future, PATIENCE, &failure), DT_OK);
+    cr_expect_neq(failure.error.code, DT_ERR_TIMEOUT, "it hangs\n%s", dt_testcluster_logs(c.tc));
+    cr_expect(failure.text[0] != '\0' && failure.node[0] == 'w', "%s %s: %s", failure.kind,
+              failure.node, failure.text);
+    cr_expect_neq(dt_tensor_read(from, is, sizeof is, &failure), DT_OK, "its part is lost");
+    dt_future_free(future);
+    dt_tensor_free(from);
+    dt_tensor_free(before);
+    dt_tensor_free(to);
+    close_cluster(&c);
+}
+
+Test(collective, an_engine_that_is_killed_in_the_middle_ends_it_for_all)
+{
+    kill_in_the_middle(1, "ref:4");
+    kill_in_the_middle(2, "ref:2");
+}
