@@ -384,6 +384,18 @@ static void put_up(dt_session_t *session, dt_client_node_t *node)
     dt_client_node_forget(session, node);
 }
 
+/* An `out` argument may have been resized. */
+static uint32_t meta_after(const struct job *job, uint32_t k)
+{
+    const dt_client_signature_t *signature = job->signature;
+    const dt_client_node_t *node = job->nodes[k];
+    for (uint32_t i = 0; i < signature->output_count && !node->source; i++)
+        if (signature->outputs[i].alias == DT_ALIAS_IN_PLACE && signature->outputs[i].input == k &&
+            signature->metas[i] != DT_CLIENT_NO_META)
+            return signature->metas[i];
+    return node->meta;
+}
+
 /* What was written at `wire` goes where the tensor is. */
 static void put_written(struct job *job, uint32_t k)
 {
@@ -392,6 +404,8 @@ static void put_written(struct job *job, uint32_t k)
     uint64_t wire = job->wires[k];
     uint32_t want = job->plan ? job->plan->want[k] : node->place;
     node->root->version++;
+    if (wire == node->wire)
+        node->meta = meta_after(job, k);
     if (wire != node->wire) {
         bool is_whole = !node->source && !node->is_alien;
         uint32_t stay = is_whole ? job->plan->stay[k] : node->place;
