@@ -37,6 +37,7 @@ if [ -n "$whole" ]; then
     run models "$python" tests/python/device_models.py --whole
 else
     run traps "$python" tests/python/device_traps.py
+    run mesh "$python" tests/python/device_mesh.py
     run process "$python" tests/python/device_process.py
     run linear "$python" tests/python/device_linear.py
     run train "$python" tests/python/device_train.py

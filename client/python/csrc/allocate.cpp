@@ -52,8 +52,13 @@ size_t bytes_of(const at::Tensor &tensor)
 
 /* A tensor on another device than the first is made like a small one that lies there: operators run
  * where their inputs are. */
-uint64_t empty_on(uint32_t vdev, const Geometry *geometry, const dt_value_t *args)
+uint64_t empty_on(const Storage *storage, const dt_value_t *args)
 {
+    const uint32_t vdev = storage->vdev;
+    const Geometry *geometry = storage->base;
+    if (storage->wish)
+        return submit_piece({"aten::empty_strided", args, 3, nullptr, nullptr, 0, vdev, geometry,
+                             DT_ALIAS_FRESH, storage->wish.get()});
     if (vdev == 0)
         return submit_piece(
             {"aten::empty_strided", args, 3, nullptr, nullptr, 0, 0, geometry, DT_ALIAS_FRESH});
@@ -86,6 +91,7 @@ at::Tensor empty(at::IntArrayRef size, std::optional<c10::ScalarType> type,
     at::Tensor made = at::detail::empty_generic(size, allocator(), c10::DispatchKeySet(key),
                                                 type_or_default(type), format);
     storage_of(made)->base = geometry_of(made);
+    wish_here(storage_of(made));
     return made;
 }
 
@@ -98,6 +104,7 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
     at::Tensor made = at::detail::empty_strided_generic(
         size, stride, allocator(), c10::DispatchKeySet(key), type_or_default(type));
     storage_of(made)->base = geometry_of(made);
+    wish_here(storage_of(made));
     return made;
 }
 

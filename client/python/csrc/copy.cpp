@@ -62,7 +62,8 @@ void wait_until_sent(dt_session_t *session, Sent &sent)
 } // namespace
 
 /* Contiguous, without lazy bits: as the wire wants it. */
-uint64_t upload(const at::Tensor &cpu, uint32_t vdev, const Geometry **ret_geometry)
+uint64_t upload(const at::Tensor &cpu, uint32_t vdev, const Geometry **ret_geometry,
+                const MeshLayout *layout)
 {
     at::Tensor plain = cpu.resolve_conj().resolve_neg().contiguous();
     dt_session_t *now = session();
@@ -76,6 +77,10 @@ uint64_t upload(const at::Tensor &cpu, uint32_t vdev, const Geometry **ret_geome
     from.sizes = plain.sizes().data();
     from.data = plain.numel() ? plain.const_data_ptr() : nothing;
     from.vdev = vdev;
+    if (layout) {
+        from.mesh = handle_of(*layout->mesh);
+        from.placements = layout->placements.data();
+    }
     std::shared_ptr<Sent> sent;
     if (plain.nbytes() >= keep_bytes) {
         sent = std::make_shared<Sent>();
@@ -147,6 +152,34 @@ void synchronize()
 namespace
 {
 
+/* A layout's dimensions in another order: dimension i of the result is order[i]. */
+std::optional<MeshLayout> permuted(const MeshLayout *layout, const std::vector<int64_t> &order)
+{
+    if (!layout)
+        return std::nullopt;
+    MeshLayout made = *layout;
+    for (dt_placement_t &placement : made.placements)
+        for (size_t i = 0; placement.kind == DT_PLACEMENT_SHARD && i < order.size(); i++)
+            if (order[i] == placement.dim) {
+                placement.dim = (uint8_t)i;
+                break;
+            }
+    return made;
+}
+
+/* What is to be written over a tensor on a mesh goes to the same places: each device is sent its
+ * part. Recorder held. */
+std::optional<MeshLayout> layout_over(const at::Tensor &self, const at::Tensor &source)
+{
+    if (!storage_of(self)->mesh || self.sizes() != source.sizes())
+        return std::nullopt;
+    std::optional<MeshLayout> layout = layout_held(self);
+    for (size_t i = 0; layout && i < layout->placements.size(); i++)
+        if (layout->placements[i].kind == DT_PLACEMENT_PARTIAL)
+            layout->placements[i] = dt_placement_t{DT_PLACEMENT_REPLICATE, 0, 0, 1, 1};
+    return layout;
+}
+
 /* A CPU tensor becomes the content of a storage that it fills: nothing to copy on the device. The
  * device's tensor is contiguous; the wanted order of dims is a view of it. */
 bool adopt(const at::Tensor &self, const at::Tensor &source)
@@ -160,7 +193,9 @@ bool adopt(const at::Tensor &self, const at::Tensor &source)
     const Geometry *geometry;
     std::vector<int64_t> order = memory_order(self);
     at::Tensor physical = self.is_contiguous() ? source : source.permute(order);
-    storage->id = upload(physical, storage->vdev, &geometry);
+    std::optional<MeshLayout> layout = permuted(storage->wish.get(), order);
+    storage->id = upload(physical, storage->vdev, &geometry, layout ? &*layout : nullptr);
+    storage->wish.reset();
     storage->session = session_number();
     storage->base = geometry;
     if (!self.is_contiguous())
@@ -177,6 +212,36 @@ void send_copy(const at::Tensor &self, uint64_t source, const Geometry *from)
     args[0].handle = args[1].handle = &args;
     (void)submit_piece(
         {"aten::copy_", args, 2, inputs, ids, 2, storage->vdev, inputs[0], DT_ALIAS_IN_PLACE});
+    if (C10_UNLIKELY(storage->mesh != 0))
+        storage->used.reset();
+}
+
+bool is_all_bytes(const at::Tensor &tensor)
+{
+    return tensor.scalar_type() == at::kByte && tensor.storage_offset() == 0 &&
+           tensor.is_contiguous() && tensor.nbytes() == tensor.storage().nbytes();
+}
+
+/* All bytes of a storage on a mesh go to a new storage, as deepcopy() does it: that becomes a copy
+ * of the other, base and layout. */
+bool adopt_bytes(const at::Tensor &self, const at::Tensor &source)
+{
+    Storage *from = storage_of(source), *to = storage_of(self);
+    if (to->id || !from->id || !is_all_bytes(self) || !is_all_bytes(source) ||
+        self.nbytes() != source.nbytes() || from->base->meta.dtype == DT_DTYPE_U8)
+        return false;
+    Lock lock(recorder());
+    calls().now++;
+    dt_value_t arg = dt_arg_tag(DT_VALUE_TENSOR);
+    arg.handle = &arg;
+    const Geometry *base = from->base;
+    to->id = submit_piece(
+        {"aten::clone", &arg, 1, &base, &from->id, 1, from->vdev, base, DT_ALIAS_FRESH});
+    to->session = session_number();
+    to->base = base;
+    to->mesh = from->mesh;
+    to->wish.reset();
+    return true;
 }
 
 void copy_in(const at::Tensor &self, const at::Tensor &source)
@@ -185,9 +250,11 @@ void copy_in(const at::Tensor &self, const at::Tensor &source)
     (void)session();
     note_place();
     Lock lock(recorder());
+    calls().now++;
     if (adopt(self, source))
         return;
-    uint64_t id = upload(source, storage_of(self)->vdev, &geometry);
+    std::optional<MeshLayout> layout = layout_over(self, source);
+    uint64_t id = upload(source, storage_of(self)->vdev, &geometry, layout ? &*layout : nullptr);
     send_copy(self, id, geometry);
     dt_free_ids(session(), &id, 1);
 }
@@ -206,15 +273,22 @@ at::Tensor &copy_(at::Tensor &self, const at::Tensor &source, bool)
         copy_in(self, source);
         return self;
     }
-    if (storage_of(self)->vdev != storage_of(source)->vdev) {
+    const uint32_t mesh = storage_of(source)->mesh;
+    if (storage_of(self)->vdev != storage_of(source)->vdev && !mesh && !storage_of(self)->mesh) {
         copy_in(self, fetch(source));
         return self;
     }
     (void)session();
     note_place();
+    if (mesh && adopt_bytes(self, source))
+        return self;
+    adopt_layout(self, source);
     Lock lock(recorder());
+    calls().now++;
     uint64_t id = wire_id(source);
     send_copy(self, id, geometry_of(source));
+    if (mesh)
+        storage_of(self)->mesh = mesh;
     return self;
 }
 

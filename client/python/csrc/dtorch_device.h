@@ -41,7 +41,7 @@ extern "C" {
 #define DT_API __attribute__((visibility("default")))
 #endif
 
-#define DT_DEVICE_ABI 1
+#define DT_DEVICE_ABI 2
 
 /* Changes when a function or a structure of this header does. */
 DT_API uint32_t dt_device_abi(void);
@@ -129,6 +129,9 @@ DT_API int dt_device_disconnect(int64_t timeout_ms);
 DT_API int dt_device_is_connected(void);
 /* Device indices: of the session, or as configured. */
 DT_API int dt_device_count(void);
+/* The program names devices up to this one: the session gets as many if it has not begun.
+ * Errors: DT_ERR_EXISTS (it has begun with fewer). */
+DT_API int dt_device_need(int count);
 /* Index that "dtorch" without a number means on this thread. */
 DT_API int dt_device_current(void);
 DT_API int dt_device_set_current(int index);

@@ -70,11 +70,33 @@ struct View {
     uint64_t used; /* by which call, the last time */
 };
 
+/* A mesh, the same for the whole process; its handle is the session's. */
+struct Mesh {
+    uint32_t number; /* 1 and up */
+    std::vector<uint32_t> sizes;
+    std::vector<std::string> names; /* none, or one for each dimension */
+    std::vector<uint32_t> vdevs;
+    dt_mesh_t *handle;
+    uint32_t session; /* generation that `handle` belongs to */
+};
+
+struct MeshLayout {
+    Mesh *mesh;
+    std::vector<dt_placement_t> placements; /* one for each of its dimensions */
+};
+
 struct Storage {
     uint64_t id = 0;                /* of the base tensor; 0: nothing was sent yet */
     const Geometry *base = nullptr; /* of the base tensor; NULL: not decided */
     uint32_t vdev = 0;
     uint32_t session = 0; /* generation that `id` belongs to */
+    uint32_t mesh = 0;    /* number of the mesh it is on, or will be; 0: on a device */
+    std::shared_ptr<const MeshLayout> wish; /* for the base tensor, as long as nothing was sent */
+    std::shared_ptr<const MeshLayout> use;  /* operators read a copy that lies so; NULL: this */
+    at::Tensor used;                        /* that copy, if it is kept until this is written */
+    bool is_used_kept = false;
+    std::shared_ptr<const MeshLayout>
+        state; /* of what an optimizer makes like this; NULL: as this */
     std::vector<View> views;
     char *address = nullptr; /* what data_ptr() gives; not to be read */
     size_t bytes = 0;        /* counted in the statistics */
@@ -92,7 +114,7 @@ inline Storage *storage_of(const at::TensorBase &tensor)
     return storage_of(tensor.storage());
 }
 /* A new tensor; with `id` its value is on its way. */
-at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id);
+at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id, uint32_t mesh = 0);
 /* Forget all ids: the storage's content is something else from now on. Recorder held. */
 void forget(Storage *storage);
 void free_ids(const Storage *storage, const uint64_t *ids, uint32_t count);
@@ -137,7 +159,12 @@ struct Op {
     bool is_pointwise = false;
     bool shapes_by_value = false; /* numbers shape the results: arange and its like */
     bool is_meta_refused = false; /* recorder held */
+    bool makes_state = false;     /* zeros_like */
+    bool reads_at_rest = false;   /* copies a tensor or makes one like it: where it is in use does
+                                     not count */
     std::optional<c10::SafeKernelFunction> meta, view;
+    /* Of operators over lists (foreach): the same one tensor after the other. */
+    std::optional<c10::SafeKernelFunction> one_by_one;
     explicit Op(const c10::OperatorHandle &h) : handle(h)
     {
     }
@@ -166,6 +193,8 @@ struct Lock : public std::unique_lock<std::mutex> {
 void record(Op &op, Stack *stack);
 /* The id of a tensor for an operand, sending what it needs first. Recorder held. */
 uint64_t wire_id(const at::Tensor &tensor);
+/* The same geometry over another storage. */
+uint64_t wire_id_in(Storage *storage, const at::Tensor &tensor);
 
 /* An operator of the library itself, without PyTorch's stack. */
 struct Piece {
@@ -176,8 +205,9 @@ struct Piece {
     const uint64_t *ids; /* (input_count) */
     uint32_t input_count;
     uint32_t vdev;
-    const Geometry *output; /* NULL: there is none, or it is input 0 written in place */
-    dt_alias_t alias;       /* of the output */
+    const Geometry *output;             /* NULL: there is none, or it is input 0 written in place */
+    dt_alias_t alias;                   /* of the output */
+    const MeshLayout *layout = nullptr; /* of the output, where there is no input */
 };
 /* Submit; returns the output's id, or 0. Recorder held. */
 uint64_t submit_piece(const Piece &piece);
@@ -275,7 +305,8 @@ void ensure_base(Storage *storage, const at::TensorBase &tensor);
 
 /* ---- bytes in and out (copy.cpp) ---- */
 
-uint64_t upload(const at::Tensor &cpu, uint32_t vdev, const Geometry **ret_geometry);
+uint64_t upload(const at::Tensor &cpu, uint32_t vdev, const Geometry **ret_geometry,
+                const MeshLayout *layout = nullptr);
 at::Tensor fetch(const at::Tensor &tensor);
 at::Tensor wait_and_take(dt_future_t *future); /* takes `future` */
 void wait_for(dt_future_t *future);
@@ -307,7 +338,39 @@ at::Tensor &set_source_storage(at::Tensor &self, c10::Storage source);
 at::Tensor &set_nothing(at::Tensor &self);
 void resize_storage(const c10::Storage &handle, size_t bytes);
 /* Send an uninitialised tensor; args: sizes, strides, dtype. Recorder held. */
-uint64_t empty_on(uint32_t vdev, const Geometry *geometry, const dt_value_t *args);
+uint64_t empty_on(const Storage *storage, const dt_value_t *args);
+
+/* ---- meshes (mesh.cpp) ---- */
+
+std::atomic<bool> &any_mesh_flag();
+/* Whether the program has made one: without, nothing here costs anything. */
+inline bool any_mesh()
+{
+    static const std::atomic<bool> &flag = any_mesh_flag();
+    return C10_UNLIKELY(flag.load(std::memory_order_relaxed));
+}
+Mesh *mesh_of_number(uint32_t number);
+dt_mesh_t *handle_of(Mesh &mesh);                           /* in the session; begins it */
+void create_meshes(dt_session_t *session, uint32_t number); /* a session has begun */
+/* Where a tensor is, or will be; nothing: on a device. Recorder held. */
+std::optional<MeshLayout> layout_held(const at::Tensor &tensor);
+/* A copy of a storage's base where it is in use. Recorder held. */
+at::Tensor copy_in_use(Storage *storage);
+void wish_here(Storage *storage); /* what this thread makes now goes to a mesh, perhaps */
+void adopt_layouts(const Op &op, const Stack &stack);
+void adopt_layout(const at::Tensor &self, const at::Tensor &source); /* before `self` is written */
+/* zeros_like() of a parameter whose state lies elsewhere. False: it is like any other. */
+bool make_state(Stack *stack, size_t count);
+
+at::Tensor empty_like(const at::Tensor &self, std::optional<c10::ScalarType> type,
+                      std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                      std::optional<bool> pin, std::optional<c10::MemoryFormat> format);
+at::Tensor new_empty(const at::Tensor &self, at::IntArrayRef size,
+                     std::optional<c10::ScalarType> type, std::optional<c10::Layout> layout,
+                     std::optional<c10::Device> device, std::optional<bool> pin);
+at::Tensor new_empty_strided(const at::Tensor &self, at::IntArrayRef size, at::IntArrayRef stride,
+                             std::optional<c10::ScalarType> type, std::optional<c10::Layout> layout,
+                             std::optional<c10::Device> device, std::optional<bool> pin);
 
 /* ---- the session (session.cpp) ---- */
 

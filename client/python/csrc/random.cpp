@@ -38,13 +38,15 @@ void write_state(uint32_t stream, const at::Tensor &state)
 {
     const Geometry *input;
     dt_session_t *now = session();
-    Lock lock(recorder());
-    uint64_t id = upload(state, 0, &input);
     dt_value_t args[2] = {dt_arg_generator(stream), dt_arg_tag(DT_VALUE_TENSOR)};
     args[1].handle = &args;
-    (void)submit_piece(
-        {"dtorch::set_generator_state", args, 2, &input, &id, 1, 0, nullptr, DT_ALIAS_NONE});
-    dt_free_ids(now, &id, 1);
+    Lock lock(recorder());
+    for (uint32_t vdev = 0; vdev < vdev_count(); vdev++) { /* each has the streams, in step */
+        uint64_t id = upload(state, vdev, &input);
+        (void)submit_piece(
+            {"dtorch::set_generator_state", args, 2, &input, &id, 1, vdev, nullptr, DT_ALIAS_NONE});
+        dt_free_ids(now, &id, 1);
+    }
 }
 
 /* Its seed is sent when there is a session, and to a later one before an operator names it. */

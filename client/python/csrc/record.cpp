@@ -16,7 +16,9 @@ struct Scratch {
     std::vector<dt_value_t> scalars;
     std::vector<uint64_t> temporaries; /* uploads for this call alone */
     std::vector<uint64_t> outputs;
-    int64_t vdev; /* -1: not known yet */
+    std::vector<at::Tensor> copies; /* where tensors are in use, for this call alone */
+    int64_t vdev;                   /* -1: not known yet */
+    uint32_t mesh;                  /* of an operand; 0: none is on one */
     bool has_mask;
     /* After a call, or when the one before did not come that far. */
     void free_temporaries()
@@ -30,11 +32,14 @@ struct Scratch {
     void clear()
     {
         free_temporaries();
+        if (C10_UNLIKELY(!copies.empty()))
+            copies.clear();
         key.clear();
         ids.clear();
         operands.clear();
         scalars.clear();
         vdev = -1;
+        mesh = 0;
         has_mask = false;
     }
 };
@@ -51,21 +56,38 @@ thread_local Scratch scratch;
 
 /* ---- arguments ---- */
 
-void put_operand(Scratch &s, const Op &op, const at::Tensor &tensor)
+/* All on one device, or some on a mesh: what is on a device meets it as Replicate. */
+void put_device(Scratch &s, const Storage &storage, const at::Tensor &tensor)
+{
+    if (C10_UNLIKELY(storage.mesh || s.mesh)) {
+        if (!s.mesh) {
+            s.mesh = storage.mesh;
+            s.vdev = storage.vdev;
+        }
+        return;
+    }
+    if (C10_UNLIKELY(s.vdev >= 0 && storage.vdev != (uint32_t)s.vdev))
+        other_device(s.vdev, tensor);
+    s.vdev = storage.vdev;
+}
+
+void put_operand(Scratch &s, const Op &op, const Argument &argument, const at::Tensor &tensor)
 {
     const Geometry *geometry;
     uint64_t id;
     if (C10_LIKELY(tensor.device().type() == kind)) {
         Storage *storage = storage_of(tensor);
-        if (C10_UNLIKELY(s.vdev >= 0 && storage->vdev != (uint32_t)s.vdev))
-            other_device(s.vdev, tensor);
-        s.vdev = storage->vdev;
+        put_device(s, *storage, tensor);
+        if (C10_UNLIKELY(storage->use != nullptr) && !op.reads_at_rest && argument.written < 0) {
+            s.copies.push_back(copy_in_use(storage));
+            storage = storage_of(s.copies.back());
+        }
         if (C10_LIKELY(storage->id && storage->base->equals(tensor) &&
                        storage->session == session_number())) {
             id = storage->id;
             geometry = storage->base;
         } else {
-            id = wire_id(tensor);
+            id = wire_id_in(storage, tensor);
             geometry = storage->base->equals(tensor) ? storage->base : geometry_of(tensor);
         }
     } else {
@@ -106,7 +128,7 @@ void put_tensor(Scratch &s, const Op &op, const Argument &argument, const at::Te
     else if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.device().is_cpu())
         put_number(s, op, argument, number_in(tensor));
     else
-        put_operand(s, op, tensor);
+        put_operand(s, op, argument, tensor);
 }
 
 void put_generator(Scratch &s, const c10::IValue &v)
@@ -214,7 +236,7 @@ struct Results {
     const Op &op;
     Stack *stack;
     size_t begin; /* of the arguments on the stack */
-    uint32_t vdev;
+    uint32_t vdev, mesh;
     std::vector<uint64_t> &ids; /* of new outputs */
     const std::vector<uint64_t> &inputs;
     Lock &lock;
@@ -230,13 +252,25 @@ struct Results {
         const Geometry *geometry = out.geometry ? out.geometry : learn(number, vdev, lock);
         if (C10_UNLIKELY(signature.depends))
             learned.push_back(geometry);
-        return make_tensor(geometry, vdev, number);
+        return make_tensor(geometry, vdev, number, mesh);
+    }
+
+    /* What is written with a tensor on a mesh is there afterwards. */
+    void take_along(const at::Tensor &tensor)
+    {
+        if (C10_LIKELY(mesh == 0) || !tensor.defined() || tensor.device().type() != kind)
+            return;
+        storage_of(tensor)->mesh = mesh;
+        storage_of(tensor)->used.reset();
     }
 
     c10::IValue argument(size_t index)
     {
         const c10::IValue &value = (*stack)[begin + index];
         if (value.isList()) {
+            if (C10_UNLIKELY(mesh != 0))
+                for (const c10::IValue &item : value.toListRef())
+                    take_along(item.toTensor());
             output += (uint32_t)value.toListRef().size();
             return value;
         }
@@ -248,6 +282,7 @@ struct Results {
             learned.push_back(geometry);
         if (value.toTensor().sizes() != at::IntArrayRef(geometry->meta.sizes, geometry->meta.ndim))
             follow(value.toTensor(), geometry, inputs[out.input]);
+        take_along(value.toTensor());
         return value;
     }
 };
@@ -293,7 +328,7 @@ void give_unknown(Scratch &s, Op &op, Signature &signature, Stack *stack, Lock &
     std::vector<uint64_t> ids = s.outputs, inputs = s.ids;
     std::vector<const Geometry *> operands = s.operands;
     const bool has_mask = s.has_mask;
-    Results results{signature, op, stack, begin, vdev, ids, inputs, lock, 0, 0, {}};
+    Results results{signature, op, stack, begin, vdev, s.mesh, ids, inputs, lock, 0, 0, {}};
     give_results(results, values);
     if (signature.depends && results.learned.size() == signature.outputs.size() && !op.is_out)
         settle({&op, stack, &operands, vdev, has_mask}, signature, results.learned);
@@ -309,6 +344,37 @@ void submit(Scratch &s, const Signature &signature)
                    (uint32_t)s.scalars.size(), s.outputs.data(), signature.id_count, &err),
          err);
     s.free_temporaries();
+}
+
+bool is_on_mesh(const c10::IValue &value)
+{
+    if (value.isTensorList()) {
+        for (const c10::IValue &item : value.toListRef())
+            if (is_on_mesh(item))
+                return true;
+        return false;
+    }
+    return value.isTensor() && value.toTensor().defined() &&
+           value.toTensor().device().type() == kind && storage_of(value.toTensor())->mesh;
+}
+
+/* What goes another way where a mesh is in play. True: it is done. Recorder not held. */
+bool record_on_mesh(Op &op, Stack *stack)
+{
+    const size_t count = op.arguments.size(), begin = stack->size() - count;
+    bool is_any = false;
+    for (size_t i = begin; i < stack->size() && !is_any; i++)
+        is_any = is_on_mesh((*stack)[i]);
+    if (!is_any)
+        return false;
+    if (op.one_by_one) { /* each tensor of a list has a layout of its own */
+        op.one_by_one->callBoxed(op.handle, c10::DispatchKeySet(key), stack);
+        return true;
+    }
+    if (op.makes_state && make_state(stack, count))
+        return true;
+    adopt_layouts(op, *stack);
+    return false;
 }
 
 } // namespace
@@ -332,6 +398,8 @@ void record(Op &op, Stack *stack)
     c10::SmallVector<c10::IValue, 4> values;
     (void)session(); /* connecting takes its time: not under the lock */
     note_place();
+    if (any_mesh() && record_on_mesh(op, stack))
+        return;
     counters().operators.fetch_add(1, std::memory_order_relaxed);
     Lock lock(recorder());
     calls().now++;
@@ -344,7 +412,8 @@ void record(Op &op, Stack *stack)
     submit(s, *signature);
     const uint32_t vdev = (uint32_t)(s.vdev < 0 ? 0 : s.vdev);
     if (C10_LIKELY(!signature->depends)) {
-        Results results{*signature, op, stack, begin, vdev, s.outputs, s.ids, lock, 0, 0, {}};
+        Results results{*signature, op,    stack, begin, vdev, s.mesh,
+                        s.outputs,  s.ids, lock,  0,     0,    {}};
         give_results(results, values);
     } else {
         give_unknown(s, op, *signature, stack, lock, values);
@@ -357,7 +426,11 @@ void record(Op &op, Stack *stack)
 
 uint64_t wire_id(const at::Tensor &tensor)
 {
-    Storage *storage = storage_of(tensor);
+    return wire_id_in(storage_of(tensor), tensor);
+}
+
+uint64_t wire_id_in(Storage *storage, const at::Tensor &tensor)
+{
     ensure_base(storage, tensor);
     if (storage->base->equals(tensor))
         return storage->id;
@@ -422,6 +495,13 @@ uint64_t submit_piece(const Piece &piece)
         known = add_signature(std::string(text->view()), define_piece(piece));
     const Signature &signature = *known;
     mark_place(session());
+    if (piece.layout) {
+        must(dt_submit_on(session(), signature.number, handle_of(*piece.layout->mesh),
+                          piece.layout->placements.data(), nullptr, 0, &id, signature.id_count,
+                          &err),
+             err);
+        return id;
+    }
     must(dt_submit(session(), signature.number, piece.ids, piece.input_count, nullptr, 0, &id,
                    signature.id_count, &err),
          err);

@@ -42,9 +42,6 @@ const std::set<std::string> &left_out()
 {
     static const auto *names = new std::set<std::string>{
         "aten::empty",
-        "aten::empty_like",
-        "aten::new_empty",
-        "aten::new_empty_strided",
         "aten::_to_copy",
         "aten::detach",
         "aten::detach_",
@@ -119,6 +116,9 @@ void register_by_hand(torch::Library &lib, std::set<std::string> &done)
     } while (0)
     BY_HAND("empty.memory_format", empty);
     BY_HAND("empty_strided", empty_strided);
+    BY_HAND("empty_like", empty_like);
+    BY_HAND("new_empty", new_empty);
+    BY_HAND("new_empty_strided", new_empty_strided);
     BY_HAND("_efficientzerotensor", efficient_zero_tensor);
     BY_HAND("copy_", copy_);
     BY_HAND("_local_scalar_dense", local_scalar_dense);
@@ -173,6 +173,9 @@ int register_all()
         if (use == Use::no)
             continue;
         Op *op = make_op(*handle);
+        if (name.name.rfind("aten::_foreach", 0) == 0 &&
+            handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
+            op->one_by_one = handle->getComputedKernelForDispatchKey(c10::DispatchKey::CPU);
         const char *local = op->name.c_str() + sizeof "aten::" - 1;
         if (use == Use::view) {
             op->view = handle->getComputedKernelForDispatchKey(c10::DispatchKey::CPU);

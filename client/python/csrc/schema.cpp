@@ -133,6 +133,9 @@ Op *make_op(const c10::OperatorHandle &handle)
                     begins_with(name.name, "aten::_index_put_impl") ||
                     begins_with(name.name, "aten::_unsafe_index");
     op->draws = has_tag(handle, at::Tag::nondeterministic_seeded);
+    op->makes_state = full == "aten::zeros_like";
+    op->reads_at_rest = full.find("_like") != std::string::npos ||
+                        begins_with(full, "aten::clone") || begins_with(full, "aten::copy");
     op->is_pointwise = has_tag(handle, at::Tag::pointwise);
     op->shapes_by_value =
         begins_with(name.name, "aten::arange") || begins_with(name.name, "aten::range") ||

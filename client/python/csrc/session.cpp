@@ -61,6 +61,16 @@ dt_session_t *connect(State &s)
     return session;
 }
 
+/* Simulated devices may be more than were asked for. */
+uint32_t count_of(dt_session_t *session, const dt_device_options_t &options)
+{
+    dt_session_info_t info{};
+    info.struct_size = sizeof info;
+    if (dt_session_info(session, &info) == DT_OK && info.vdev_count)
+        return info.vdev_count;
+    return options.vdev_count ? options.vdev_count : 1;
+}
+
 } // namespace
 
 dt_session_t *if_session()
@@ -84,7 +94,8 @@ dt_session_t *session()
         return now;
     TORCH_CHECK(!s.is_ended, "the dtorch device cannot be used any more: the program ends");
     now = connect(s);
-    s.count = s.options.vdev_count ? s.options.vdev_count : 1;
+    s.count = count_of(now, s.options);
+    create_meshes(now, s.number + 1);
     s.number++;
     s.now.store(now, std::memory_order_release);
     return now;
@@ -190,6 +201,26 @@ int dt_device_count(void)
 int dt_device_current(void)
 {
     return (int)current_vdev();
+}
+
+int dt_device_need(int count)
+{
+    return guarded([&] {
+        State &s = state();
+        std::lock_guard<std::mutex> hold(s.lock);
+        if (!s.now.load()) {
+            if (count > 0 && (uint32_t)count > s.options.vdev_count)
+                s.options.vdev_count = (uint32_t)count;
+            return (int)DT_OK;
+        }
+        if (count <= (int)vdev_count())
+            return (int)DT_OK;
+        set_error_text("the session has " + std::to_string(vdev_count()) + " devices, and " +
+                       std::to_string(count) +
+                       " are needed: make the mesh, or say dtorch.configure(devices=" +
+                       std::to_string(count) + "), before the device is used first");
+        return (int)DT_ERR_EXISTS;
+    });
 }
 
 int dt_device_set_current(int index)

@@ -182,12 +182,19 @@ void release(void *context)
         ids[total - 1] = storage->id;
         free_ids(storage, ids, (uint32_t)total);
     }
+    if (storage->mesh) {
+        storage->wish.reset();
+        storage->state.reset();
+        storage->use.reset();
+        storage->used.reset();
+    }
     Pool &p = pool();
     std::lock_guard<std::mutex> hold(p.lock);
     p.stats.allocated_bytes -= storage->bytes;
     p.stats.storages--;
     storage->views.clear();
     storage->id = 0;
+    storage->mesh = 0;
     storage->base = nullptr;
     storage->is_live = false;
     p.free.push_back(storage);
@@ -253,13 +260,14 @@ Storage *storage_of(const c10::Storage &storage)
     TORCH_CHECK(false, "the tensor's memory is not that of a dtorch device");
 }
 
-at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id)
+at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id, uint32_t mesh)
 {
     const dt_meta_t &meta = geometry->meta;
     c10::DataPtr pointer = allocate(geometry->span_bytes, vdev);
     Storage *storage = static_cast<Storage *>(pointer.get_context());
     storage->base = geometry;
     storage->id = id;
+    storage->mesh = mesh;
     storage->session = session_number();
     auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                       geometry->span_bytes, std::move(pointer),

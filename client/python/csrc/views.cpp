@@ -348,7 +348,8 @@ void ensure_base(Storage *storage, const at::TensorBase &tensor)
     dt_value_t args[3] = {dt_arg_ints(meta.sizes, meta.ndim), dt_arg_ints(meta.strides, meta.ndim),
                           dt_arg_dtype((dt_dtype_t)meta.dtype)};
     storage->session = session_number();
-    storage->id = empty_on(storage->vdev, storage->base, args);
+    storage->id = empty_on(storage, args);
+    storage->wish.reset();
 }
 
 void note_permuted(const Geometry *base, const Geometry *view, const std::vector<int64_t> &order)

@@ -4,6 +4,9 @@
 cluster of one node starts on this machine, and ends with the program. Only what PyTorch has no name for is here:
 
     dtorch.fetch(x)         a TensorFuture: the value of x, without waiting for it; can be awaited
+    dtorch.DeviceMesh(...)  several devices; Shard, Replicate, Partial say where a tensor lies on them
+    dtorch.rand(..., device_mesh=, placements=) and the other factories, distribute_tensor(): tensors on a mesh
+    dtorch.distribute(...)  a model on a mesh, by a plan of dtorch.plans
     dtorch.configure(...)   where to connect, how many devices, before the first use
     dtorch.Error            and its subclasses, see dtorch.errors
 
@@ -12,11 +15,20 @@ torch.dtorch is the device's module, as torch.cuda is for CUDA.
 
 import torch  # noqa: F401  (loads the device by the entry point, unless that is switched off)
 
-from dtorch import _start
+from dtorch import _start, plans
+from dtorch._distribute import distribute
 from dtorch._future import TensorFuture, fetch
+from dtorch._sharded import (arange, distribute_tensor, empty, eye, full, full_tensor, linspace, ones, rand, randint, randn,
+                             randperm, redistribute, shards, to_torch, zeros)
 from dtorch.errors import Error, OperatorError
+from dtorch.mesh import DeviceMesh, init_device_mesh
+from dtorch.placements import Partial, Placement, Replicate, Shard
 from dtorch.session import configure, connect, disconnect, session_info
 
-__all__ = ["Error", "OperatorError", "TensorFuture", "configure", "connect", "disconnect", "fetch", "session_info"]
+__all__ = [
+    "DeviceMesh", "Error", "OperatorError", "Partial", "Placement", "Replicate", "Shard", "TensorFuture", "arange", "configure",
+    "connect", "disconnect", "distribute", "distribute_tensor", "empty", "eye", "fetch", "full", "full_tensor",
+    "init_device_mesh", "linspace", "ones", "plans", "rand", "randint", "randn", "randperm", "redistribute", "session_info",
+    "shards", "to_torch", "zeros"]
 
 _start.start()

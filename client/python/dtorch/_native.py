@@ -7,7 +7,7 @@ import ctypes as c
 import pathlib
 from typing import Any
 
-ABI = 1
+ABI = 2
 FOLDER = pathlib.Path(__file__).absolute().parent / "lib"
 
 NOT_FOUND = -3
@@ -64,6 +64,7 @@ QUICK: dict[str, tuple[Any, list[Any]]] = {
     "dt_device_current": (c.c_int, []),
     "dt_device_set_current": (c.c_int, [c.c_int]),
     "dt_device_is_forked": (c.c_int, []),
+    "dt_device_need": (c.c_int, [c.c_int]),
     "dt_device_memory": (c.c_int, [c.c_int, c.POINTER(Memory)]),
     "dt_device_memory_reset_peak": (c.c_int, [c.c_int]),
     "dt_device_initial_seed": (c.c_uint64, [c.c_int]),

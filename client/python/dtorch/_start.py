@@ -69,7 +69,7 @@ def _check_versions() -> None:
 
 
 def _install(library: _native.Library) -> None:
-    from dtorch import _place, _torch, device, errors
+    from dtorch import _place, _sharded, _torch, device, errors
 
     errors.install(library)
     _check(library, library.python(c.byref(_interpreter())))
@@ -81,6 +81,7 @@ def _install(library: _native.Library) -> None:
                                                          for_storage=True)
     _place.probe(library)
     _torch.install()
+    _sharded.install()
     if bin_dir() is not None:
         options = _native.Options(struct_size=c.sizeof(_native.Options), bin_dir=bin_dir())
         _check(library, library.configure(c.byref(options)))

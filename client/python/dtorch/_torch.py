@@ -49,7 +49,7 @@ def _keep_parameters() -> None:
             for name, old in before.items():
                 new = self._parameters[name]
                 if old is not None and new is not old and (_is_ours(old) or _is_ours(new)):
-                    self._parameters[name] = _keep(old, new)
+                    self._parameters[name] = keep(old, new)
             return result
         finally:
             if outermost:
@@ -58,7 +58,8 @@ def _keep_parameters() -> None:
     torch.nn.Module._apply = _apply
 
 
-def _keep(old: Any, new: Any) -> Any:
+def keep(old: Any, new: Any) -> Any:
+    """The old parameter with the new one's content; the new one where something else holds the old content."""
     known = _moved.get(id(old)) if _moved is not None else None
     if known is not None:
         return known[1]

