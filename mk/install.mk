@@ -15,12 +15,14 @@ $(MAN_OUT)/dtorchctl.1: man/dtorchctl.1.in $(BUILD)/bin/dtorchctl
 $(MAN_OUT)/dtorch-protocol.7: man/dtorch-protocol.7
 	$(Q)mkdir -p $(@D) && cp $< $@
 
-.PHONY: man install dist check-man config-files
+.PHONY: man install dist check-man check-install config-files
 config-files: all ## write config/*.conf anew from the option tables
 	$(Q)for f in controllerd workerd client; do $(BUILD)/bin/dtorch-controllerd --print=$$f.conf >config/$$f.conf || exit 1; done
 man: $(MAN_PAGES:%=$(MAN_OUT)/%) ## make the manual pages into build/PRESET/man
 install: all man ## install below DESTDIR=, PREFIX=/usr; use PRESET=release
 	$(Q)sh mk/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)" $(if $(TORCH_SO),"$(TORCH_SO)" "$(TORCH_DIR)/lib")
+check-install: all man ## install below a folder; a C program is built with pkg-config and run there
+	$(Q)sh mk/check-install.sh $(BUILD)
 dist: ## a source archive that is the same from every checkout of a commit
 	$(Q)sh mk/dist.sh $(VERSION)
 check-man: man all ## mandoc -Tlint, and each program's --help against its page

@@ -85,6 +85,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage component check-component
     stage fault check-fault
     await release
+    stage install check-install PRESET=release
     stage units check-units PRESET=release
     await asan
     stage asan-component check-component PRESET=asan
