@@ -12,7 +12,7 @@
 #define COLUMNS  29
 #define LARGE    50001 /* elements: more than goes beside a record */
 
-TestSuite(mesh_engine, .timeout = 240);
+TestSuite(mesh_engine, .timeout = 600);
 
 typedef struct place {
     dt_session_t *session;

@@ -11,7 +11,7 @@
 #define PATIENCE  DT_TESTCLUSTER_PATIENCE_MS
 #define VALUE_MAX 4096
 
-TestSuite(mesh, .timeout = 300);
+TestSuite(mesh, .timeout = 600);
 
 static dt_testcluster_t *start(int workers, const char *devices)
 {

@@ -9,7 +9,7 @@
 #include "lib/execrig.h"
 #include "shard/layout.h"
 
-TestSuite(engine_mesh, .timeout = 30);
+TestSuite(engine_mesh, .timeout = 60);
 
 #define MESH_ID 7u
 #define ITEMS   64
