@@ -241,6 +241,7 @@ static bool consider(void *arg, const dt_shard_row_t *row)
 static void whole_row(const dt_shard_call_t *call, dt_shard_row_t *row)
 {
     row->label = 0;
+    row->is_even = false;
     for (uint32_t i = 0; i < call->in_count; i++)
         row->ins[i] = dt_placement_replicate();
     for (uint32_t j = 0; j < call->out_count; j++)
