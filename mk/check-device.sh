@@ -1,7 +1,8 @@
 #!/bin/sh
-# usage: check-device.sh BUILD SECONDS [--whole]
+# usage: check-device.sh BUILD SECONDS [--whole | --mesh]
 # The PyTorch device of the Python package against PyTorch's CPU, by the programs tests/python/device_*.py. SECONDS bounds
-# how long each of those that go through a database of PyTorch's may take; --whole: they go through all of it.
+# how long each of those that go through a database of PyTorch's may take; --whole: they go through all of it;
+# --mesh: the one of operators, on meshes.
 # Ends with "device: N passed, N failed, N skipped".
 set -u
 build=$1 seconds=$2 whole=${3:-}
@@ -30,7 +31,9 @@ run() { # NAME INTERPRETER ARGUMENTS...: its output is shown but for the last li
         -e '^ended with 0'
 }
 
-if [ -n "$whole" ]; then
+if [ "$whole" = --mesh ]; then
+    run opdbmesh "$python" tests/python/device_opdb_mesh.py --whole
+elif [ -n "$whole" ]; then
     run opdb "$python" tests/python/device_opdb.py --whole
     run random "$python" tests/python/device_random.py --count=3000
     run nn "$python" tests/python/device_nn.py
