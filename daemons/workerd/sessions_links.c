@@ -444,8 +444,8 @@ static const char *listen_here(dt_node_links_t *links)
 {
     dt_node_sessions_t *sessions = links->sessions;
     const char *controller = sessions->options.address(sessions->options.arg);
-    struct sockaddr_storage address;
-    socklen_t size;
+    struct sockaddr_storage address = {0};
+    socklen_t size = 0;
     if (sessions->options.tls(sessions->options.arg))
         return "nodes with certificates do not exchange tensors in this version";
     if (links->fd >= 0)

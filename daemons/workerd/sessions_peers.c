@@ -72,10 +72,15 @@ static dt_status_t entry_add(dt_node_instance_t *instance, const entry_t *entry,
 {
     uint32_t number;
     const dt_node_member_t *ours = entry->ours;
-    DT_TRY(dt_board_add(instance->board, entry->node, entry->host, entry->device,
-                        ours ? dt_shm_arena_size(limit_bytes * ours->vdev_count) : 0,
-                        ours ? ours->vdevs : entry->vdevs,
-                        ours ? ours->vdev_count : entry->vdev_count, &number, err));
+    const dt_board_entry_t it = {
+        .node = entry->node,
+        .host = entry->host,
+        .device = entry->device,
+        .arena_bytes = ours ? dt_shm_arena_size(limit_bytes * ours->vdev_count) : 0,
+        .vdevs = ours ? ours->vdevs : entry->vdevs,
+        .vdev_count = ours ? ours->vdev_count : entry->vdev_count,
+    };
+    DT_TRY(dt_board_add(instance->board, &it, &number, err));
     if (ours) {
         entry->ours->board = number;
         instance->host = entry->host;

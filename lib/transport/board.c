@@ -43,28 +43,27 @@ void dt_board_close(dt_board_t *board)
     dt_memfd_unmap(board, sizeof *board);
 }
 
-dt_status_t dt_board_add(dt_board_t *board, const char *node, uint32_t host, uint32_t device,
-                         uint64_t arena_bytes, const uint32_t *vdevs, uint32_t vdev_count,
-                         uint32_t *ret_member, dt_error_t *err)
+dt_status_t dt_board_add(dt_board_t *board, const dt_board_entry_t *entry, uint32_t *ret_member,
+                         dt_error_t *err)
 {
     uint32_t member = board->member_count;
     if (member == DT_BOARD_MEMBERS_MAX)
         return dt_fail(err, DT_ERR_LIMIT, "dt", DT_BOARD_MEMBERS_MAX,
                        "a session with more than %u engines", DT_BOARD_MEMBERS_MAX);
-    for (uint32_t i = 0; i < vdev_count; i++) {
-        if (vdevs[i] >= DT_BOARD_VDEVS_MAX)
-            return dt_fail(err, DT_ERR_LIMIT, "dt", vdevs[i], "virtual device %u", vdevs[i]);
-        if (board->member_of[vdevs[i]] != DT_BOARD_NOBODY)
-            return dt_fail(err, DT_ERR_EXISTS, "dt", vdevs[i], "virtual device %u is run twice",
-                           vdevs[i]);
+    for (uint32_t i = 0; i < entry->vdev_count; i++) {
+        uint32_t vdev = entry->vdevs[i];
+        if (vdev >= DT_BOARD_VDEVS_MAX)
+            return dt_fail(err, DT_ERR_LIMIT, "dt", vdev, "virtual device %u", vdev);
+        if (board->member_of[vdev] != DT_BOARD_NOBODY)
+            return dt_fail(err, DT_ERR_EXISTS, "dt", vdev, "virtual device %u is run twice", vdev);
     }
-    for (uint32_t i = 0; i < vdev_count; i++)
-        board->member_of[vdevs[i]] = (uint16_t)member;
+    for (uint32_t i = 0; i < entry->vdev_count; i++)
+        board->member_of[entry->vdevs[i]] = (uint16_t)member;
     dt_board_member_t *it = &board->members[member];
-    it->arena_bytes = arena_bytes;
-    it->device = device;
-    it->host = host;
-    (void)dt_str_copy(it->node, sizeof it->node, node);
+    it->arena_bytes = entry->arena_bytes;
+    it->device = entry->device;
+    it->host = entry->host;
+    (void)dt_str_copy(it->node, sizeof it->node, entry->node);
     board->member_count++;
     *ret_member = member;
     return DT_OK;

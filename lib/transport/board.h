@@ -84,11 +84,19 @@ DT_MUST_USE dt_status_t dt_board_create(int *ret_fd, dt_board_t **ret_board, dt_
 DT_MUST_USE dt_status_t dt_board_open(int fd, dt_board_t **ret_board, dt_error_t *err);
 void dt_board_close(dt_board_t *board); /* NULL is fine */
 
+/* A member, as it is entered. Borrowed for the call. */
+typedef struct dt_board_entry {
+    const char *node;
+    uint32_t host, device;
+    uint64_t arena_bytes; /* 0: on another host */
+    const uint32_t *vdevs;
+    uint32_t vdev_count;
+} dt_board_entry_t;
+
 /* Agent: enter one more member and its vdevs, before engines are told.
  * Errors: LIMIT (members, or a vdev's number), EXISTS (a vdev that has a member). */
-DT_MUST_USE dt_status_t dt_board_add(dt_board_t *board, const char *node, uint32_t host,
-                                     uint32_t device, uint64_t arena_bytes, const uint32_t *vdevs,
-                                     uint32_t vdev_count, uint32_t *ret_member, dt_error_t *err);
+DT_MUST_USE dt_status_t dt_board_add(dt_board_t *board, const dt_board_entry_t *entry,
+                                     uint32_t *ret_member, dt_error_t *err);
 /* Agent: a member is gone for good, or cannot be reached (`why`, else ""); wake the others then. */
 void dt_board_lose(dt_board_t *board, uint32_t member, const char *why);
 

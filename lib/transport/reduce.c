@@ -131,6 +131,7 @@ typedef struct block {
 #define FLT_MAX_(a, x) ((x) > (a) || (x) != (x) ? (x) : (a))
 #define FLT_MIN_(a, x) ((x) < (a) || (x) != (x) ? (x) : (a))
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): names of types cannot be enclosed */
 #define KERNEL(name, type, wide, in, combine)                                                      \
     static void name(const block_t *b, void *acc_)                                                 \
     {                                                                                              \
@@ -144,6 +145,7 @@ typedef struct block {
                 acc[i] = (wide)combine(acc[i], in(x[i]));                                          \
         }                                                                                          \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 #define INT_KERNELS(name, type, sum)                                                               \
     KERNEL(name##_sum, sum, sum, SAME, ADD)                                                        \
     KERNEL(name##_max, type, type, SAME, INT_MAX_)                                                 \

@@ -140,8 +140,9 @@ dt_board_t *dt_execrig_join(dt_execrig_session_t *const *sessions, uint32_t coun
         char node[16];
         uint32_t member;
         (void)snprintf(node, sizeof node, "node%u", i);
-        if (dt_board_add(board, node, 0, i, channel->arena_bytes, channel->vdevs,
-                         channel->vdev_count, &member, &err) != DT_OK)
+        const dt_board_entry_t entry = {
+            node, 0, i, channel->arena_bytes, channel->vdevs, channel->vdev_count};
+        if (dt_board_add(board, &entry, &member, &err) != DT_OK)
             die("board", err.text);
     }
     for (uint32_t i = 0; i < count; i++) {

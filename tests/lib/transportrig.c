@@ -50,9 +50,9 @@ static void boards_make(dt_rig_t *rig, uint32_t session, int *board_fds)
                 if (rig->engine_of[v] == e)
                     vdevs[count++] = v;
             (void)snprintf(node, sizeof node, "node%u", e);
-            if (dt_board_add(rig->boards[session][h], node, rig->host_of[e], e,
-                             dt_shm_arena_size(RIG_ARENA_BYTES), vdevs, count, &member,
-                             &err) != DT_OK)
+            const dt_board_entry_t entry = {
+                node, rig->host_of[e], e, dt_shm_arena_size(RIG_ARENA_BYTES), vdevs, count};
+            if (dt_board_add(rig->boards[session][h], &entry, &member, &err) != DT_OK)
                 die("board", &err);
         }
     }
