@@ -107,16 +107,17 @@ bool dt_exec_mesh_is_same(const dt_exec_mesh_t *a, const dt_exec_mesh_t *b)
 
 /* ---- local tensors ---- */
 
+/* The controller has seen to it that a tensor lies where a plan says; we believe nobody. */
 dt_exec_local_t *dt_exec_local(dt_exec_session_t *session, const dt_exec_mesh_t *mesh, uint64_t id,
                                uint32_t own)
 {
     dt_exec_tensor_t *tensor;
     if (mesh->own_count == 1) {
         tensor = dt_exec_find(&session->tensors, id);
-        return tensor ? &tensor->local : NULL;
+        return tensor && tensor->storage->vdev == mesh->own[own].vdev ? &tensor->local : NULL;
     }
     tensor = dt_exec_find(&session->spreads, id);
-    if (!tensor || tensor->spread->mesh->own_count != mesh->own_count ||
+    if (!tensor || !dt_exec_mesh_is_same(tensor->spread->mesh, mesh) ||
         !tensor->spread->locals[own].storage)
         return NULL;
     return &tensor->spread->locals[own];

@@ -145,9 +145,11 @@ DT_EXEC_HOT bool bind_output(dt_exec_session_t *session, const dt_exec_plan_t *p
     const dt_record_t *record = session->record;
     dt_exec_storage_t *storage;
     if (out->alias == DT_ALIAS_VIEW) {
-        storage =
-            dt_exec_local(session, plan->mesh, record->op.inputs[out->input], plan->own)->storage;
-        storage->refs++;
+        const dt_exec_local_t *input =
+            dt_exec_local(session, plan->mesh, record->op.inputs[out->input], plan->own);
+        storage = input ? input->storage : NULL; /* it may lie on another vdev of ours */
+        if (storage)
+            storage->refs++;
     } else {
         storage = dt_exec_storage_new(session->exec, plan->vdev, record->sequence);
     }
@@ -181,7 +183,8 @@ DT_EXEC_HOT void bind_results(dt_exec_session_t *session, const dt_exec_plan_t *
         } else if (out->alias == DT_ALIAS_IN_PLACE) {
             dt_exec_local_t *input =
                 dt_exec_local(session, plan->mesh, record->op.inputs[out->input], plan->own);
-            input->storage->version = record->sequence;
+            if (input)
+                input->storage->version = record->sequence;
         }
         if (result)
             exec->options.backend->tensor_free(exec->options.device, result);

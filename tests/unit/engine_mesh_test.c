@@ -556,6 +556,9 @@ Test(engine_mesh, what_cannot_be_is_refused_by_name)
                  0);
     at = next_sequence();
     expect_error(dt_execrig_op(&s, unknown, &c, 1, true), "NotImplementedError", at, 0);
+    at = next_sequence();
+    uint32_t add = define("aten::add.Tensor", (dt_signature_tensor_t[]){x, x}, 2, x);
+    expect_error(dt_execrig_op(&s, add, (uint64_t[]){a, b}, 2, true), "RuntimeError", at + 1, 0);
     expect_whole(a, x, ramp);
     expect_whole(b, y, ramp);
     end();
