@@ -710,6 +710,17 @@ dt_status_t dt_client_move(dt_session_t *session, uint32_t meta, uint32_t from, 
 dt_status_t dt_client_put_back(dt_session_t *session, uint32_t meta, uint32_t place,
                                dt_client_signature_t **ret_signature, dt_error_t *err);
 
+/* That of a tensor at `place` made of the parts that its devices have. */
+dt_status_t dt_client_assemble(dt_session_t *session, uint32_t meta, uint32_t place,
+                               dt_client_signature_t **ret_signature, dt_error_t *err);
+
+/* ---- parts.c; lock not held ---- */
+/* Upload a value that is cut somewhere: each device gets its own bytes only. `from` as it was
+ * given, with a mesh. */
+dt_status_t dt_client_upload_parts(dt_session_t *session, const dt_upload_t *from,
+                                   const dt_meta_t *meta, uint32_t place, dt_tensor_t **ret_tensor,
+                                   dt_error_t *err);
+
 /* ---- spread.c; lock held, may be released ---- */
 typedef struct dt_client_spread {
     dt_client_signature_t *signature; /* the program's */

@@ -9,16 +9,17 @@
 
 /* ---- signatures of moves ---- */
 
+enum { MOVE, PUT, ASSEMBLE }; /* PUT: copy_ at `from`; ASSEMBLE: of parts, at `to` */
+
 struct dt_client_move {
-    uint32_t meta, from, to;
-    bool is_put;                      /* copy_ at `from`, not a move */
+    uint32_t meta, from, to, kind;
     dt_client_signature_t *signature; /* NULL: free */
 };
 
 static uint32_t move_home(const dt_client_track_t *track, const struct dt_client_move *key)
 {
-    uint64_t hash = (uint64_t)key->meta << 32 ^ (uint64_t)key->from << 16 ^ key->to ^
-                    (uint64_t)key->is_put << 63;
+    uint64_t hash =
+        (uint64_t)key->meta << 32 ^ (uint64_t)key->from << 16 ^ key->to ^ (uint64_t)key->kind << 62;
     return (uint32_t)(hash * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (track->move_cap - 1);
 }
 
@@ -29,7 +30,7 @@ static struct dt_client_move *move_find(const dt_client_track_t *track,
     for (; track->move_cap && track->moves[at].signature; at = (at + 1) & (track->move_cap - 1)) {
         struct dt_client_move *move = &track->moves[at];
         if (move->meta == key->meta && move->from == key->from && move->to == key->to &&
-            move->is_put == key->is_put)
+            move->kind == key->kind)
             return move;
     }
     return NULL;
@@ -108,35 +109,75 @@ dt_status_t dt_client_dense(dt_session_t *session, uint32_t meta, uint32_t *ret_
                : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for metadata");
 }
 
-static dt_status_t move_signature(dt_session_t *session, struct dt_client_move *key,
-                                  dt_client_signature_t **ret_signature, dt_error_t *err)
+static dt_status_t move_define(dt_session_t *session, struct dt_client_move *key, dt_error_t *err)
 {
     static const dt_value_t args[] = {
         {.tag = DT_VALUE_TENSOR}, {.tag = DT_VALUE_TENSOR}, {.tag = DT_VALUE_FALSE}};
-    const struct dt_client_move *known = move_find(&session->track, key);
+    bool is_put = key->kind == PUT;
     dt_signature_tensor_t inputs[2], output;
     uint32_t dense;
-    if (known && !known->signature->is_dropped) {
-        *ret_signature = known->signature;
-        return DT_OK;
-    }
     memset(inputs, 0, sizeof inputs);
     DT_TRY(dt_client_dense(session, key->meta, &dense, err));
     inputs[0].meta = *session->metas.items[key->meta];
     inputs[1].meta = *session->metas.items[dense];
     dt_client_place_layout(session, key->from, &inputs[0].layout);
     inputs[1].layout = inputs[0].layout;
-    output = inputs[key->is_put ? 0 : 1];
-    output.alias = key->is_put ? DT_ALIAS_IN_PLACE : DT_ALIAS_FRESH;
+    output = inputs[is_put ? 0 : 1];
+    output.alias = is_put ? DT_ALIAS_IN_PLACE : DT_ALIAS_FRESH;
     dt_client_place_layout(session, key->to, &output.layout);
-    dt_signature_t sig = {.name = key->is_put ? "aten::copy_" : "dtorch::redistribute",
-                          .arg_count = key->is_put ? 3 : 1,
+    dt_signature_t sig = {.name = is_put ? "aten::copy_" : "dtorch::redistribute",
+                          .arg_count = is_put ? 3 : 1,
                           .args = args,
-                          .input_count = key->is_put ? 2 : 1,
+                          .input_count = is_put ? 2 : 1,
                           .inputs = inputs,
                           .output_count = 1,
                           .outputs = &output};
-    DT_TRY(dt_client_signature_define(session, &sig, &key->signature, err));
+    return dt_client_signature_define(session, &sig, &key->signature, err);
+}
+
+/* A tensor of the parts of all devices of its mesh, each on its own. */
+static dt_status_t assemble_define(dt_session_t *session, struct dt_client_move *key,
+                                   dt_error_t *err)
+{
+    const dt_mesh_t *mesh = dt_client_place_mesh(session, key->to);
+    dt_signature_tensor_t output = {.meta = *session->metas.items[key->meta]};
+    uint32_t count = mesh->shard.count;
+    dt_signature_tensor_t *parts = calloc(count, sizeof *parts);
+    uint64_t *ids = calloc(count, sizeof *ids);
+    dt_value_t arg = {.tag = DT_VALUE_TENSORS, .count = count, .ids = ids};
+    dt_signature_t sig = {.name = "dtorch::assemble",
+                          .arg_count = 1,
+                          .args = &arg,
+                          .input_count = count,
+                          .inputs = parts,
+                          .output_count = 1,
+                          .outputs = &output};
+    dt_status_t status =
+        parts && ids ? DT_OK : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
+    dt_client_place_layout(session, key->to, &output.layout);
+    for (uint32_t i = 0; status == DT_OK && i < count; i++) {
+        ids[i] = 1;
+        dt_client_place_layout(session, (uint32_t)mesh->vdevs[i], &parts[i].layout);
+        dt_shard_local_meta(&output.meta, &output.layout, &mesh->shard, i, &parts[i].meta);
+    }
+    if (status == DT_OK)
+        status = dt_client_signature_define(session, &sig, &key->signature, err);
+    free(parts);
+    free(ids);
+    return status;
+}
+
+static dt_status_t move_signature(dt_session_t *session, struct dt_client_move *key,
+                                  dt_client_signature_t **ret_signature, dt_error_t *err)
+{
+    const struct dt_client_move *known = move_find(&session->track, key);
+    if (known && !known->signature->is_dropped) {
+        *ret_signature = known->signature;
+        known->signature->used = dt_client_sequence(session);
+        return DT_OK;
+    }
+    DT_TRY(key->kind == ASSEMBLE ? assemble_define(session, key, err)
+                                 : move_define(session, key, err));
     if (!move_add(&session->track, key))
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
     *ret_signature = key->signature;
@@ -153,7 +194,14 @@ dt_status_t dt_client_move(dt_session_t *session, uint32_t meta, uint32_t from, 
 dt_status_t dt_client_put_back(dt_session_t *session, uint32_t meta, uint32_t place,
                                dt_client_signature_t **ret_signature, dt_error_t *err)
 {
-    struct dt_client_move key = {.meta = meta, .from = place, .to = place, .is_put = true};
+    struct dt_client_move key = {.meta = meta, .from = place, .to = place, .kind = PUT};
+    return move_signature(session, &key, ret_signature, err);
+}
+
+dt_status_t dt_client_assemble(dt_session_t *session, uint32_t meta, uint32_t place,
+                               dt_client_signature_t **ret_signature, dt_error_t *err)
+{
+    struct dt_client_move key = {.meta = meta, .from = place, .to = place, .kind = ASSEMBLE};
     return move_signature(session, &key, ret_signature, err);
 }
 
@@ -186,6 +234,7 @@ static dt_client_plan_t *plan_find(dt_session_t *session, dt_client_signature_t 
             plan->next = signature->plans;
             signature->plans = plan;
         }
+        plan->run->used = dt_client_sequence(session);
         return plan;
     }
     return NULL;

@@ -452,6 +452,8 @@ dt_status_t dt_tensor_upload(dt_session_t *session, const dt_upload_t *given,
         return dt_client_forked(err);
     DT_TRY(take_upload(session, given, &from, &meta, &place, err));
     size_t size = (size_t)dt_meta_bytes(&meta);
+    if (from.mesh && size > DT_RECORD_INLINE_MAX && !dt_client_place_is_whole(session, place))
+        return dt_client_upload_parts(session, &from, &meta, place, ret_tensor, err);
     if (size > DT_RECORD_INLINE_MAX)
         DT_TRY(keep_bytes(session, &from, size, &upload, err));
     bool is_filling = upload && upload->is_filling; /* not ours to look at once it is put */

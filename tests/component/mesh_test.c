@@ -210,6 +210,29 @@ Test(mesh, every_pair_of_layouts_keeps_the_value)
     cr_assert_eq(dt_testcluster_stop(tc), 0);
 }
 
+/* Each device gets its own bytes; what is repeated goes once. */
+Test(mesh, large_values_are_uploaded_in_parts)
+{
+    static const int64_t sizes[][3] = {{1500, 2, 1}, {3, 1201, 1}, {7, 12, 31}};
+    dt_testcluster_t *tc = start(1, "ref");
+    dt_session_t *session = begin(tc, 4);
+    dt_mesh_t *flat = mesh_of(session, 1, 3, 1), *square = mesh_of(session, 2, 2, 2);
+    const dt_placement_t list[][2] = {{shard(0), replicate()}, {shard(1), shard(0)},
+                                      {replicate(), shard(1)}, {shard(2), replicate()},
+                                      {shard(0), shard(0)},    {replicate(), replicate()}};
+    for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (unsigned i = 0; i < sizeof list / sizeof *list; i++) {
+            dt_tensor_t *x = upload(session, i % 2 ? flat : square, list[i], 3, sizes[s], 1);
+            expect_placement(x, i % 2 ? flat : square, 0, list[i][0]);
+            expect_ramp(tc, x, count_of(3, sizes[s]), 1, 1);
+            dt_tensor_free(x);
+        }
+    dt_mesh_free(flat);
+    dt_mesh_free(square);
+    dt_clienttest_disconnect(session);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
 /* ---- operators: on a mesh as on one device ---- */
 
 typedef struct trial {
