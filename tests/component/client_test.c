@@ -871,7 +871,7 @@ Test(client, a_private_cluster_that_cannot_start_says_why)
 
 Test(client, the_examples_run)
 {
-    static const char *const names[] = {"matmul", "mlp_train", "async_fetch"};
+    static const char *const names[] = {"matmul", "mlp_train", "async_fetch", "mesh"};
     dt_testcluster_t *tc = start(NULL);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[512];
