@@ -59,6 +59,7 @@ static dt_status_t move_apart(dt_session_t *session, dt_client_node_t *node, uin
     return dt_client_node_base(session, wire, wire, *ret_meta, place, err);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the public interface's parameters */
 static dt_status_t redistribute(dt_session_t *session, uint64_t id, const dt_meta_t *meta,
                                 uint32_t vdev, const dt_mesh_t *mesh,
                                 const dt_placement_t *placements, uint64_t *ret_id,

@@ -97,13 +97,13 @@ static dt_status_t upload_part(struct parts *p, uint32_t index, dt_error_t *err)
                         .ndim = p->from->ndim,
                         .sizes = sizes,
                         .vdev = (uint32_t)p->mesh->vdevs[index]};
-    size_t bytes = dt_dtype_bytes(p->meta->dtype);
+    size_t row = dt_dtype_bytes(p->meta->dtype), bytes = row;
     for (unsigned i = 0; i < p->meta->ndim; i++) {
         sizes[i] = dt_shard_span_size(&box.spans[i]);
         bytes *= (size_t)sizes[i];
+        row *= i ? (size_t)sizes[i] : 1; /* bytes behind one index of the first dimension */
     }
     if (is_any && p->from->data && is_run(&box, p->meta)) {
-        size_t row = bytes / (size_t)sizes[0];
         part.data = (const uint8_t *)p->from->data + (size_t)box.spans[0].lo * row;
     } else if (is_any && p->from->data) {
         void *copy = malloc(bytes);

@@ -498,7 +498,7 @@ static dt_status_t put_all(struct job *job, uint64_t *ret_outputs, dt_error_t *e
 {
     dt_session_t *session = job->session;
     dt_client_signature_t *signature = job->signature;
-    dt_client_node_t *near[NEAR];
+    dt_client_node_t *near[NEAR] = {NULL};
     dt_client_node_t **nodes =
         signature->id_count <= NEAR ? near : malloc(signature->id_count * sizeof *nodes);
     dt_status_t status = nodes ? results_make(job, nodes, err)

@@ -2,6 +2,7 @@
  * written on a mesh is what one device would give. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -430,6 +431,13 @@ static void compare_all(dt_testcluster_t *tc, const char *name, program_fn *prog
     dt_clienttest_disconnect(t.session);
 }
 
+Test(mesh, two_workers_give_the_same)
+{
+    dt_testcluster_t *tc = start(2, "ref:2");
+    try_all_pairs(tc, 2);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
 Test(mesh, devices_of_their_own_give_the_same)
 {
     dt_testcluster_t *tc = start(1, "ref:4");
@@ -564,4 +572,89 @@ Test(mesh, tensors_go_between_meshes_and_meet_on_one)
     dt_mesh_free(again);
     dt_clienttest_disconnect(session);
     cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
+/* A chain of operators and moves on one of two sessions that share all devices. */
+static dt_tensor_t *step(dt_session_t *session, const dt_mesh_t *mesh, dt_tensor_t *x,
+                         unsigned round)
+{
+    const dt_placement_t list[] = {shard(0), shard(1), replicate()};
+    dt_tensor_t *sum = dt_clienttest_call2(session, "aten::add.Tensor", x, x);
+    dt_tensor_t *next = moved(sum, mesh, &list[round % 3]);
+    dt_tensor_free(sum);
+    dt_tensor_free(x);
+    return next;
+}
+
+Test(mesh, two_sessions_at_once_do_not_hinder_each_other)
+{
+    const int64_t sizes[] = {5, 4};
+    dt_testcluster_t *tc = start(1, "ref:2");
+    dt_session_t *sessions[2];
+    dt_mesh_t *meshes[2];
+    dt_tensor_t *x[2];
+    const dt_placement_t rows = shard(0);
+    for (int i = 0; i < 2; i++) {
+        const uint32_t two = 2, order[2] = {(uint32_t)i, 1 - (uint32_t)i};
+        dt_error_t err;
+        sessions[i] = begin(tc, 2);
+        cr_assert_eq(dt_mesh_create(sessions[i], 1, &two, NULL, order, &meshes[i], &err), DT_OK,
+                     "%s", err.text);
+        x[i] = upload(sessions[i], meshes[i], &rows, 2, sizes, 1);
+    }
+    for (unsigned round = 0; round < 10; round++)
+        for (int i = 0; i < 2; i++)
+            x[i] = step(sessions[i], meshes[i], x[i], round);
+    for (int i = 0; i < 2; i++) {
+        expect_ramp(tc, x[i], 20, 1, 1024);
+        dt_tensor_free(x[i]);
+        dt_mesh_free(meshes[i]);
+        dt_clienttest_disconnect(sessions[i]);
+    }
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
+/* ---- loss ---- */
+
+/* The kind of the failure that fetching gives; "" if there is none. Static. */
+static const char *kind_of(dt_tensor_t *tensor)
+{
+    static dt_failure_t failure;
+    static float data[VALUE_MAX];
+    dt_meta_t meta;
+    cr_assert_eq(dt_tensor_meta(tensor, &meta, NULL), DT_OK);
+    return dt_tensor_read(tensor, data, dt_dense_bytes(&meta), &failure) == DT_OK ? ""
+                                                                                  : failure.kind;
+}
+
+Test(mesh, a_lost_device_takes_what_lies_on_a_mesh_with_it)
+{
+    const int64_t sizes[] = {4, 3};
+    dt_testcluster_t *tc = start(2, "ref");
+    dt_session_t *session = begin(tc, 3);
+    dt_binding_t bindings[3];
+    dt_mesh_t *all = mesh_of(session, 1, 3, 1);
+    dt_placement_t rows = shard(0), whole = replicate();
+    uint32_t count, lost = 0;
+    cr_assert_eq(dt_session_bindings(session, bindings, 3, &count), DT_OK);
+    while (lost < 3 && strcmp(bindings[lost].node, "w1") != 0)
+        lost++;
+    cr_assert_lt(lost, 3, "all devices are on one node");
+    dt_tensor_t *spread = upload(session, all, &rows, 2, sizes, 1);
+    dt_tensor_t *copies = upload(session, all, &whole, 2, sizes, 1);
+    dt_tensor_t *plain = upload(session, NULL, NULL, 2, sizes, 1); /* on device 0 */
+    cr_assert_eq(dt_synchronize(session, PATIENCE, NULL), DT_OK);
+    dt_testcluster_kill(tc, 1, SIGKILL);
+    cr_assert(dt_testcluster_wait_event(tc, "session-fault", DT_TESTCLUSTER_CONTROLLER, 0, PATIENCE,
+                                        NULL),
+              "%s", dt_testcluster_logs(tc));
+    cr_assert_str_eq(kind_of(spread), "WorkerLost");
+    cr_assert_str_eq(kind_of(copies), "WorkerLost");
+    cr_assert_str_eq(kind_of(plain), lost == 0 ? "WorkerLost" : "");
+    dt_tensor_free(spread);
+    dt_tensor_free(copies);
+    dt_tensor_free(plain);
+    dt_mesh_free(all);
+    (void)dt_disconnect(session, PATIENCE, NULL);
+    (void)dt_testcluster_stop(tc);
 }
