@@ -230,6 +230,27 @@ static dt_status_t whole_place(dt_session_t *session, uint32_t like, uint32_t *r
     return dt_client_place(session, &layout, ret_place, err);
 }
 
+/* An `out` argument may have been resized; NO_META: to what only its values tell. */
+static uint32_t meta_after(const struct job *job, uint32_t k)
+{
+    const dt_client_signature_t *signature = job->signature;
+    const dt_client_node_t *node = job->nodes[k];
+    for (uint32_t i = 0; i < signature->output_count && !node->source; i++)
+        if (signature->outputs[i].alias == DT_ALIAS_IN_PLACE && signature->outputs[i].input == k)
+            return signature->metas[i];
+    return node->meta;
+}
+
+/* Where a written one is afterwards; an out= that has become what nobody knows stays where it ran.
+ */
+static uint32_t stay_of(const struct job *job, uint32_t k)
+{
+    const dt_client_node_t *node = job->nodes[k];
+    if (node->source || node->is_alien)
+        return node->place;
+    return meta_after(job, k) == DT_CLIENT_NO_META ? job->plan->want[k] : job->plan->stay[k];
+}
+
 /* The signatures that bring back what is written, and a storage that can take it. */
 static dt_status_t ready_write(struct job *job, uint32_t k, dt_error_t *err)
 {
@@ -247,11 +268,11 @@ static dt_status_t ready_write(struct job *job, uint32_t k, dt_error_t *err)
     }
     if (want != node->place) {
         DT_TRY(dt_client_move(session, node->meta, node->place, want, &unused, err));
-        DT_TRY(dt_client_dense(session, node->meta, &dense, err));
-        if (base->is_alien || node->source)
-            stay = node->place;
-        if (stay != want)
+        stay = stay_of(job, k);
+        if (stay != want) {
+            DT_TRY(dt_client_dense(session, meta_after(job, k), &dense, err));
             DT_TRY(dt_client_move(session, dense, want, stay, &unused, err));
+        }
         if (base->is_alien || node->source)
             DT_TRY(dt_client_put_back(session, node->meta, node->place, &unused, err));
     }
@@ -384,18 +405,6 @@ static void put_up(dt_session_t *session, dt_client_node_t *node)
     dt_client_node_forget(session, node);
 }
 
-/* An `out` argument may have been resized. */
-static uint32_t meta_after(const struct job *job, uint32_t k)
-{
-    const dt_client_signature_t *signature = job->signature;
-    const dt_client_node_t *node = job->nodes[k];
-    for (uint32_t i = 0; i < signature->output_count && !node->source; i++)
-        if (signature->outputs[i].alias == DT_ALIAS_IN_PLACE && signature->outputs[i].input == k &&
-            signature->metas[i] != DT_CLIENT_NO_META)
-            return signature->metas[i];
-    return node->meta;
-}
-
 /* What was written at `wire` goes where the tensor is. */
 static void put_written(struct job *job, uint32_t k)
 {
@@ -404,17 +413,16 @@ static void put_written(struct job *job, uint32_t k)
     uint64_t wire = job->wires[k];
     uint32_t want = job->plan ? job->plan->want[k] : node->place;
     node->root->version++;
-    if (wire == node->wire)
+    if (wire == node->wire) {
         node->meta = meta_after(job, k);
-    if (wire != node->wire) {
-        bool is_whole = !node->source && !node->is_alien;
-        uint32_t stay = is_whole ? job->plan->stay[k] : node->place;
-        uint64_t back = stay == want
-                            ? wire
-                            : put_move(session, dense_of(session, node->meta), want, stay, wire);
+    } else {
+        uint32_t stay = stay_of(job, k), after = meta_after(job, k);
+        uint64_t back =
+            stay == want ? wire : put_move(session, dense_of(session, after), want, stay, wire);
         if (back != wire)
-            dt_client_drop(session, wire, node->meta);
-        if (is_whole) {
+            dt_client_drop(session, wire, after);
+        if (!node->source && !node->is_alien) {
+            node->meta = after;
             settle_at(session, node, back, stay);
         } else {
             put_copy(session, node->meta, stay, node->wire, back);
