@@ -81,10 +81,12 @@ static dt_shard_link_t link_between(const dt_shard_topology_t *t, uint64_t a, ui
 static void cell_coords(const grid_t *g, uint32_t index, uint32_t *ret_at, uint32_t *ret_part)
 {
     memset(ret_at, 0, g->ndim * sizeof *ret_at);
+    uint32_t coords[DT_RECORD_MESH_DIM_MAX] = {0};
     *ret_part = 0;
+    dt_shard_mesh_coords(g->mesh, index, coords);
     for (unsigned j = 0; j < g->mesh->ndim; j++) {
         dt_placement_t p = g->layout->placements[j];
-        uint32_t coord = index / g->strides[j] % g->mesh->sizes[j];
+        uint32_t coord = coords[j];
         if (p.kind == DT_PLACEMENT_SHARD)
             ret_at[p.dim] = ret_at[p.dim] * g->mesh->sizes[j] + coord;
         else if (p.kind == DT_PLACEMENT_PARTIAL)

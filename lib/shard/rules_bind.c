@@ -299,7 +299,7 @@ static bool dim_labels(const dt_shard_spec_t *spec, int base, uint32_t named, bo
 {
     dt_shard_text_t text = spec->text;
     int ndim = to->meta->ndim, n = 0;
-    char kind = text.size ? *text.at : 'r';
+    int kind = text.size ? *text.at : 'r';
     if (kind == 'z' || kind == 'Z') {
         for (int d = 0; d < ndim; d++)
             to->labels[d] = kind == 'z' ? 'z' : 0;

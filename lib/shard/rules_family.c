@@ -104,6 +104,25 @@ uint32_t dt_shard_squeezed(const dt_shard_call_t *call)
     return gone;
 }
 
+int dt_shard_run_dim(const dt_shard_call_t *call)
+{
+    bool joins = call->out_count == 1;
+    uint32_t count = joins ? call->in_count : call->out_count;
+    const dt_shard_tensor_t *pieces = joins ? call->ins : call->outs;
+    const dt_meta_t *whole = joins ? call->outs[0].meta : call->ins[0].meta;
+    int dim = -1;
+    if (!call->rule->is_runs || count < 2 || (joins ? call->out_count : call->in_count) != 1)
+        return -1;
+    for (int d = 0; d < whole->ndim && pieces[0].meta->ndim == whole->ndim; d++)
+        if (whole->sizes[d] == pieces[0].meta->sizes[d] * count && whole->sizes[d] > 0)
+            dim = d;
+    for (uint32_t i = 0; i < count && dim >= 0; i++)
+        if (pieces[i].meta->ndim != whole->ndim ||
+            pieces[i].meta->sizes[dim] != pieces[0].meta->sizes[dim])
+            dim = -1;
+    return dim;
+}
+
 static bool bind_squeeze(dt_shard_call_t *call)
 {
     dt_shard_tensor_t *in = &call->ins[0], *out = &call->outs[0];

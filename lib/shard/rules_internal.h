@@ -116,7 +116,8 @@ typedef struct dt_shard_rule {
     uint8_t reduce;                                      /* dt_shard_reduce_t */
     bool has_terms;                                      /* a + in the template */
     bool is_meta, is_join, is_in_place, is_put, is_back; /* words */
-    bool is_same;                                        /* same=1 */
+    bool is_runs;    /* runs=1: splits into runs, or joins them */
+    bool is_same;    /* same=1 */
     char vocabulary; /* label of the dimension that an index points into; 0: none */
     char grouped;    /* label whose sizes may differ among inputs if all divide (heads) */
     int8_t tail, unless,
@@ -190,6 +191,8 @@ bool dt_shard_bind_element(const dt_shard_rules_t *rules, const dt_signature_t *
                            uint32_t element, dt_shard_call_t *ret_call);
 /* rules_family.c: the same for families whose labels follow from sizes. False: no row. */
 bool dt_shard_bind_family(dt_shard_call_t *call);
+/* The dimension that a split cuts or a cat joins, if all pieces are equal; -1: there is none. */
+int dt_shard_run_dim(const dt_shard_call_t *call);
 /* Dimensions that a squeeze removes, of the global shape. Bit d. */
 uint32_t dt_shard_squeezed(const dt_shard_call_t *call);
 

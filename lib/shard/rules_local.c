@@ -170,10 +170,32 @@ static bool arguments(local_t *l)
     return true;
 }
 
+/* The pieces of a split along a sharded dimension: one size, or a list of them. */
+static bool localize_runs(local_t *l, const dt_shard_call_t *call)
+{
+    int dim = dt_shard_run_dim(call);
+    int64_t sizes[DT_SHARD_TENSOR_MAX];
+    const dt_layout_t *layout = &l->signature->inputs[call->ins[0].at].layout;
+    bool is_cut = false;
+    for (unsigned j = 0; j < layout->ndim && dim >= 0; j++)
+        is_cut |= layout->placements[j].kind == DT_PLACEMENT_SHARD &&
+                  layout->placements[j].dim == (unsigned)dim;
+    if (!is_cut || call->out_count == 1 || l->signature->arg_count < 2)
+        return true;
+    for (uint32_t j = 0; j < call->out_count; j++)
+        sizes[j] = l->outputs[call->outs[j].at].sizes[dim];
+    if (l->args[1].tag == DT_VALUE_INTS)
+        return set_ints(l, &l->args[1], sizes, call->out_count);
+    l->args[1] = (dt_value_t){.tag = DT_VALUE_INT, .number = sizes[0]};
+    return true;
+}
+
 static bool localize_all(local_t *l, const dt_shard_call_t *call)
 {
     if (call->rule->family == DT_SHARD_FAMILY_SQUEEZE)
         return localize_squeeze(l, call);
+    if (call->rule->is_runs)
+        return localize_runs(l, call);
     for (unsigned k = 0; k < call->rule->loc_count; k++)
         if (!localize_attribute(l, call, &call->rule->locs[k]))
             return false;

@@ -387,6 +387,67 @@ static void shape_rows(walk_t *w)
     give(w);
 }
 
+/* ---- runs: the q, k and v of a fused weight ---- */
+
+static dt_placement_t shard_as(unsigned dim, uint32_t unit, uint32_t groups)
+{
+    dt_placement_t p = dt_placement_shard(dim);
+    p.unit = unit;
+    p.groups = groups;
+    return p;
+}
+
+static void run_row(walk_t *w, dt_placement_t in, dt_placement_t out)
+{
+    for (uint32_t i = 0; i < w->call->in_count; i++)
+        w->row.ins[i] = in;
+    for (uint32_t j = 0; j < w->call->out_count; j++)
+        w->row.outs[j] = out;
+    w->row.label = 0;
+    w->row.is_even = false;
+    give(w);
+}
+
+/* A dimension of g runs split into these, or g pieces joined into runs. */
+static void split_rows(walk_t *w)
+{
+    const dt_shard_call_t *c = w->call;
+    int dim = dt_shard_run_dim(c);
+    uint32_t runs = c->in_count > c->out_count ? c->in_count : c->out_count;
+    bool joins = c->out_count == 1;
+    for (uint32_t i = 0; i < c->in_count && dim >= 0; i++) {
+        dt_placement_t p = w->have[i];
+        if (p.kind != DT_PLACEMENT_SHARD || p.dim != dim || p.groups != (joins ? 1 : runs))
+            continue;
+        run_row(w, p, shard_as(p.dim, p.unit, joins ? runs : 1));
+        return;
+    }
+}
+
+/* (g * n) seen as (g, n), or the other way. */
+static void view_rows(walk_t *w)
+{
+    const dt_meta_t *in = w->call->ins[0].meta, *out = w->call->outs[0].meta;
+    dt_placement_t p = w->have[0];
+    if (p.kind != DT_PLACEMENT_SHARD || p.dim >= in->ndim)
+        return;
+    int64_t before = 1, size = in->sizes[p.dim];
+    bool joins = p.groups == 1 && p.dim > 0;
+    for (unsigned d = 0; d + joins < p.dim; d++)
+        before *= in->sizes[d];
+    unsigned d = 0;
+    while (d < out->ndim && before > 1 && before % out->sizes[d] == 0)
+        before /= out->sizes[d++];
+    if (before != 1 || size == 0)
+        return;
+    if (p.groups > 1 && d + 1 < out->ndim && out->sizes[d] == p.groups &&
+        out->sizes[d + 1] * p.groups == size)
+        run_row(w, p, shard_as(d + 1, p.unit, 1));
+    int64_t runs = joins ? in->sizes[p.dim - 1] : 1;
+    if (runs > 1 && d < out->ndim && out->sizes[d] == runs * size)
+        run_row(w, p, shard_as(d, p.unit, (uint32_t)runs));
+}
+
 void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placement_t *have,
                    bool is_plain, bool (*visit)(void *arg, const dt_shard_row_t *row), void *arg)
 {
@@ -406,6 +467,10 @@ void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placeme
                 label_rows(&w, label);
             seen[label] = 1;
         }
+    if (call->rule->is_runs && have && !is_plain)
+        split_rows(&w);
+    if (call->rule->family == DT_SHARD_FAMILY_VIEW && have && !is_plain)
+        view_rows(&w);
     for (unsigned k = 0; k < call->rule->class_count && !w.is_stopped; k++) {
         const dt_shard_class_t *class = &call->rule->classes[k];
         if (class->code == DT_SHARD_CLASS_MM) {

@@ -375,6 +375,13 @@ def cases():
     yield "aten::_scaled_dot_product_flash_attention_for_cpu", (r(2, 6, 5, 4), r(2, 3, 6, 4), r(2, 3, 6, 4))
     yield "aten::linear", (r(3, 5, 8), r(6, 8), r(6))
     yield "aten::linear", (r(3, 8), r(6, 8))
+    # the parts of a fused dimension
+    yield "aten::split.Tensor", (r(4, 12), 4, 1)
+    yield "aten::split_with_sizes", (r(12, 3), [4, 4, 4], 0)
+    yield "aten::cat", ([r(4, 5), r(4, 5), r(4, 5)], 1)
+    yield "aten::view", (r(2, 5, 12), [2, 5, 3, 4])
+    yield "aten::view", (r(2, 5, 12), [10, 3, 4])
+    yield "aten::view", (r(4, 2, 3, 5), [4, 2, 15])
     # lists
     few = lambda: [r(4, 6), r(5), r(3, 2)]
     yield "aten::_foreach_add.List", (few(), few()), {"alpha": 2}
