@@ -20,6 +20,9 @@ keys=$(echo "$2" | tr ',' ' ')
     "$build/tests/bench/fair" $keys
     fair=$?
     # shellcheck disable=SC2086
+    "$build/tests/bench/collective" $keys
+    collective=$?
+    # shellcheck disable=SC2086
     "$build/tests/bench/shard" $keys
     shard=$?
     # The PyTorch device, where it is built; its own configuration, so that no cluster of this machine is measured.
