@@ -521,6 +521,7 @@ static dt_status_t put_all(struct job *job, uint64_t *ret_outputs, dt_error_t *e
                  ret_outputs);
         for (uint32_t i = 0; i < signature->output_count; i++)
             if (has_id(&signature->outputs[i])) {
+                dt_check(nodes[at]); /* results_make() made it */
                 result_is(job, nodes[at], i, ret_outputs[at]);
                 at++;
             }

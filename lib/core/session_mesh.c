@@ -79,6 +79,8 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
     const dt_record_mesh_t *mesh = &record->mesh;
     dt_session_mesh_t made = {0};
     int error;
+    if (mesh->vdev_count == 0)
+        return DT_FRAME_E_BODY;
     if (mesh->id < session->mesh_cap && session->meshes[mesh->id].shard.count)
         return DT_FRAME_E_DUP;
     for (uint32_t i = 0; i < mesh->vdev_count; i++)
@@ -86,21 +88,21 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
             return DT_FRAME_E_LIMIT;
     if (session->definition_bytes + dt_record_bound(record) > DT_SESSION_SIG_BYTES)
         return DT_FRAME_E_LIMIT;
-    made.vdevs = malloc(mesh->vdev_count * sizeof *made.vdevs);
-    if (!made.vdevs || !mesh_room(session, mesh->id)) {
-        free(made.vdevs);
+    if (!mesh_room(session, mesh->id))
         return DT_FRAME_E_NOMEM;
-    }
-    memcpy(made.vdevs, mesh->vdevs, mesh->vdev_count * sizeof *made.vdevs);
+    uint64_t *vdevs = malloc(mesh->vdev_count * sizeof *vdevs);
+    if (!vdevs)
+        return DT_FRAME_E_NOMEM;
+    memcpy(vdevs, mesh->vdevs, mesh->vdev_count * sizeof *vdevs);
     error = keep_mesh(session, record, &made);
-    if (!error &&
-        dt_shard_mesh_init(&made.shard, mesh->ndim, mesh->sizes, made.vdevs, NULL) != DT_OK)
+    if (!error && dt_shard_mesh_init(&made.shard, mesh->ndim, mesh->sizes, vdevs, NULL) != DT_OK)
         error = DT_FRAME_E_LIMIT;
     if (error) {
-        free(made.vdevs);
+        free(vdevs);
         free(made.body);
         return error;
     }
+    made.vdevs = vdevs;
     session->meshes[mesh->id] = made;
     return 0;
 }
