@@ -98,14 +98,15 @@ dt_exec_cause_t *dt_exec_cause_new(dt_exec_session_t *session, uint64_t sequence
 {
     Dtorch__V1__OperatorError error;
     char text[sizeof err->text];
-    char inputs[DT_EXEC_INPUTS_TEXT + 1] = "";
+    char inputs[DT_EXEC_INPUTS_TEXT + 1];
     char name[DT_RECORD_NAME_MAX + 1];
     char word[32];
     char empty[] = "";
-    char source[DT_RECORD_TEXT_MAX + 1] = "";
+    char source[DT_RECORD_TEXT_MAX + 1];
     char *ranges[DT_EXEC_RANGES_MAX];
     uint32_t depth =
         session->range_depth < DT_EXEC_RANGES_MAX ? session->range_depth : DT_EXEC_RANGES_MAX;
+    inputs[0] = source[0] = '\0'; /* the rest is not read, and zeroing it costs */
     dtorch__v1__operator_error__init(&error);
     dt_exec_text_clean(text, sizeof text, err->text);
     dt_exec_text_clean(name, sizeof name, plan ? plan->signature->name : what);

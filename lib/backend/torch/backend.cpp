@@ -21,40 +21,44 @@ extern "C" {
 namespace dt_torch
 {
 
-dt_status_t status_of_exception(dt_error_t *err) noexcept
+namespace
 {
-    try {
-        throw;
-    } catch (const c10::IndexError &e) {
-        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_INDEX_ERROR, "%s",
-                       e.what_without_backtrace());
-    } catch (const c10::ValueError &e) {
-        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_VALUE_ERROR, "%s",
-                       e.what_without_backtrace());
-    } catch (const c10::TypeError &e) {
-        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_TYPE_ERROR, "%s",
-                       e.what_without_backtrace());
-    } catch (const c10::NotImplementedError &e) {
-        return dt_fail(err, DT_ERR_NOT_FOUND, "torch", DT_BACKEND_NOT_IMPLEMENTED, "%s",
-                       e.what_without_backtrace());
-    } catch (const c10::LinAlgError &e) {
-        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_LINALG_ERROR, "%s",
-                       e.what_without_backtrace());
-    } catch (const c10::OutOfMemoryError &e) {
-        return dt_fail(err, DT_ERR_LIMIT, "torch", DT_BACKEND_OUT_OF_MEMORY, "%s",
-                       e.what_without_backtrace());
-    } catch (const c10::Error &e) {
-        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_RUNTIME_ERROR, "%s",
-                       e.what_without_backtrace());
-    } catch (const ValueMismatch &e) {
-        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_TYPE_ERROR, "%s", e.what());
-    } catch (const std::bad_alloc &) {
-        return dt_fail(err, DT_ERR_LIMIT, "torch", DT_BACKEND_OUT_OF_MEMORY, "out of memory");
-    } catch (const std::exception &e) {
-        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_RUNTIME_ERROR, "%s", e.what());
-    } catch (...) {
-        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_RUNTIME_ERROR, "unknown exception");
+template <typename E> bool is(const c10::Error &e)
+{
+    return dynamic_cast<const E *>(&e) != nullptr;
+}
+} // namespace
+
+dt_status_t status_of(const c10::Error &e, dt_error_t *err) noexcept
+{
+    dt_status_t status = DT_ERR_INVALID;
+    int64_t code = DT_BACKEND_RUNTIME_ERROR;
+    if (typeid(e) == typeid(c10::Error)) { /* most are no more than that */
+    } else if (is<c10::IndexError>(e)) {
+        code = DT_BACKEND_INDEX_ERROR;
+    } else if (is<c10::ValueError>(e)) {
+        code = DT_BACKEND_VALUE_ERROR;
+    } else if (is<c10::TypeError>(e)) {
+        code = DT_BACKEND_TYPE_ERROR;
+    } else if (is<c10::NotImplementedError>(e)) {
+        status = DT_ERR_NOT_FOUND;
+        code = DT_BACKEND_NOT_IMPLEMENTED;
+    } else if (is<c10::LinAlgError>(e)) {
+        code = DT_BACKEND_LINALG_ERROR;
+    } else if (is<c10::OutOfMemoryError>(e)) {
+        status = DT_ERR_LIMIT;
+        code = DT_BACKEND_OUT_OF_MEMORY;
     }
+    return dt_fail(err, status, "torch", code, "%s", e.what_without_backtrace());
+}
+
+dt_status_t status_of(const std::exception &e, dt_error_t *err) noexcept
+{
+    if (dynamic_cast<const std::bad_alloc *>(&e))
+        return dt_fail(err, DT_ERR_LIMIT, "torch", DT_BACKEND_OUT_OF_MEMORY, "out of memory");
+    bool is_mismatch = dynamic_cast<const ValueMismatch *>(&e) != nullptr;
+    return dt_fail(err, DT_ERR_INVALID, "torch",
+                   is_mismatch ? DT_BACKEND_TYPE_ERROR : DT_BACKEND_RUNTIME_ERROR, "%s", e.what());
 }
 
 namespace

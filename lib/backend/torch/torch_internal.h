@@ -109,15 +109,22 @@ inline void *give(at::Tensor &&tensor)
     return tensor.defined() ? tensor.unsafeReleaseTensorImpl() : nullptr;
 }
 
-/* Turn the exception in flight into a status. Call from a catch block only. */
-dt_status_t status_of_exception(dt_error_t *err) noexcept;
+/* What an exception means. */
+dt_status_t status_of(const c10::Error &e, dt_error_t *err) noexcept;
+dt_status_t status_of(const std::exception &e, dt_error_t *err) noexcept;
 
+/* Run `body`; no exception leaves. Each is caught once, where it is turned into a status: to throw
+ * it again would cost what the first throw did. */
 template <typename F> dt_status_t guarded(dt_error_t *err, F &&body) noexcept
 {
     try {
         return body();
+    } catch (const c10::Error &e) {
+        return status_of(e, err);
+    } catch (const std::exception &e) {
+        return status_of(e, err);
     } catch (...) {
-        return status_of_exception(err);
+        return dt_fail(err, DT_ERR_INVALID, "torch", DT_BACKEND_RUNTIME_ERROR, "unknown exception");
     }
 }
 
