@@ -331,7 +331,7 @@ static const char error_py[] = "import time, torch\n"
                                "print(sorted(run(1) for _ in range(7))[3] / 2000 * 1e6)\n";
 
 /* `error_op_ratio` is ours: a backend that throws nothing. With LibTorch its own throwing is in it,
- * as it is in eager PyTorch's: decision 0012. */
+ * as it is in eager PyTorch's: decision 0013. */
 static void bench_error(void)
 {
     static const struct figure ours = {"error_op_ratio", "ratio", "lower", "", 0, 3};
