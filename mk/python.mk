@@ -17,10 +17,10 @@ build/device/%.o: %.cpp build/device/pch.h.gch mk/detect.sh mk/requirements.txt
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(DEVICE_CXX) -include build/device/pch.h -c $< -o $@
-$(BUILD)/lib/libdtorch_torch.so: $(DEVICE_OBJ) $(CLIENT_SO)
+$(BUILD)/lib/libdtorch_torch.so: $(DEVICE_OBJ) $(CLIENT_LIB) $(CLIENT_SO)
 	$(call say,LD,$@)
-	$(Q)$(CXX) -shared -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,relro,-z,now -Wl,-rpath,'$$ORIGIN' $(DEVICE_OBJ) \
-	  -o $@ -L$(BUILD)/lib -ldtorch $(TORCH_LIBS)
+	$(Q)$(CXX) -shared -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,relro,-z,now -Wl,-rpath,'$$ORIGIN' -Wl,--exclude-libs,ALL \
+	  $(DEVICE_OBJ) -o $@ $(CLIENT_LIB) -L$(BUILD)/lib -ldtorch $(TORCH_LIBS)
 .PHONY: device
 device: $(DEVICE_SO) $(BACKENDS) $(PROGRAMS) ## build the PyTorch device alone
 	@echo "device: $(or $(DEVICE_SO),left out: LibTorch was not found (make deps), or the preset instruments)"

@@ -52,7 +52,7 @@ $(PROGRAMS):
 
 # libdtorch: objects of their own, position-independent; only what client/libdtorch.map lists is exported. The parts of lib/
 # that it needs are linked in, from an archive, so that nothing else comes along.
-CLIENT_PARTS := base conf wire tensor shard shm loop rpc pki
+CLIENT_PARTS := base conf wire tensor ops shard shm loop rpc pki
 CLIENT_PIC := $(patsubst %.c,$(BUILD)/pic/%.o,$(CLIENT_SRC))
 CLIENT_LIB := $(BUILD)/pic/libparts.a
 # A sanitizer's runtime comes with the program.

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <torch/headeronly/version.h>
 
-#include "internal.h"
+#include "record.h"
 
 namespace dt_pu
 {
@@ -99,19 +99,64 @@ int dt_device_failure(dt_device_failure_t *ret_failure)
     return DT_OK;
 }
 
-double dt_device_bench_add(int count)
+/* 0: it failed. */
+static double bench(int count, const std::function<std::function<void()>()> &prepare)
 {
     double spent_ns = 0;
     (void)guarded([&] {
-        auto options = at::TensorOptions().device(c10::Device(kind, 0));
-        at::Tensor a = at::ones({1}, options), b = at::ones({1}, options);
-        at::AutoDispatchBelowADInplaceOrView below;
+        std::function<void()> program = prepare();
         auto begin = std::chrono::steady_clock::now();
-        for (int i = 0; i < count; i++)
-            at::Tensor sum = at::add(a, b);
+        program();
         std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;
         spent_ns = spent.count() / count;
         return DT_OK;
     });
     return spent_ns;
+}
+
+static at::Tensor one()
+{
+    return at::ones({1}, at::TensorOptions().device(c10::Device(kind, 0)));
+}
+
+double dt_device_bench_add(int count)
+{
+    return bench(count, [count]() -> std::function<void()> {
+        return [count, a = one(), b = one()] {
+            at::AutoDispatchBelowADInplaceOrView below;
+            for (int i = 0; i < count; i++)
+                at::Tensor sum = at::add(a, b);
+        };
+    });
+}
+
+double dt_device_bench_hit(int count)
+{
+    return bench(count, [count]() -> std::function<void()> {
+        at::Tensor first = one(), second = one();
+        (void)at::add(first, second);
+        return [count, a = first, b = second] {
+            Op *add = find_op("aten::add", "Tensor");
+            Lock lock(recorder());
+            for (int i = 0; i < count; i++) {
+                Scratch &s = scratch();
+                s.begin(*add);
+                put_tensor(s, *add, add->arguments[0], a);
+                put_tensor(s, *add, add->arguments[1], b);
+                put_number(s, *add, add->arguments[2], at::Scalar(1));
+                s.end();
+                TORCH_CHECK(find_signature(s.key), "an add that is not known");
+            }
+        };
+    });
+}
+
+double dt_device_bench_place(int count)
+{
+    return bench(count, [count]() -> std::function<void()> {
+        return [count] {
+            for (int i = 0; i < count; i++)
+                note_place();
+        };
+    });
 }

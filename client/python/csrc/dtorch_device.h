@@ -215,6 +215,10 @@ DT_API int dt_device_failure(dt_device_failure_t *failure);
 
 /* ns that recording one `add` costs in C++, over `count` calls. Needs a session. */
 DT_API double dt_device_bench_add(int count);
+/* ns of it to find what comes out of a call: its key is put together and looked up. */
+DT_API double dt_device_bench_hit(int count);
+/* ns to find which line of the program issues an operator. */
+DT_API double dt_device_bench_place(int count);
 
 #ifdef __cplusplus
 }

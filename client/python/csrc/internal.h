@@ -51,6 +51,7 @@ struct Geometry {
     const Geometry *plain; /* the same at offset 0: all that an operator sees */
     uint32_t number;       /* names it in keys */
     size_t span_bytes;     /* of storage, from its begin to the last element's end */
+    bool is_contiguous;    /* row-major, with PyTorch's strides */
     bool equals(const at::TensorBase &tensor) const;
 };
 
@@ -86,8 +87,9 @@ struct MeshLayout {
 };
 
 struct Storage {
-    uint64_t id = 0;                /* of the base tensor; 0: nothing was sent yet */
-    const Geometry *base = nullptr; /* of the base tensor; NULL: not decided */
+    uint64_t id = 0;                  /* of the base tensor; 0: nothing was sent yet */
+    const Geometry *base = nullptr;   /* of the base tensor; NULL: not decided */
+    const Geometry *latest = nullptr; /* of the view that was looked up last */
     uint32_t vdev = 0;
     uint32_t session = 0; /* generation that `id` belongs to */
     uint32_t mesh = 0;    /* number of the mesh it is on, or will be; 0: on a device */
@@ -113,6 +115,8 @@ inline Storage *storage_of(const at::TensorBase &tensor)
 {
     return storage_of(tensor.storage());
 }
+/* That of a tensor over it. Recorder held. */
+const Geometry *geometry_in(Storage *storage, const at::TensorBase &tensor);
 /* A new tensor; with `id` its value is on its way. */
 at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id, uint32_t mesh = 0);
 /* Forget all ids: the storage's content is something else from now on. Recorder held. */
@@ -165,6 +169,7 @@ struct Op {
     std::optional<c10::SafeKernelFunction> meta, view;
     /* Of operators over lists (foreach): the same one tensor after the other. */
     std::optional<c10::SafeKernelFunction> one_by_one;
+    void find_one_by_one(); /* sets it, if there is one */
     explicit Op(const c10::OperatorHandle &h) : handle(h)
     {
     }
@@ -230,25 +235,49 @@ struct Signature {
 };
 
 /* What a call is looked up by. */
-struct Key {
-    std::vector<uint8_t> bytes;
+class Key
+{
+  public:
     void clear()
     {
-        bytes.clear();
+        size = 0;
     }
     template <typename T> void put(T value)
     {
         put_bytes(&value, sizeof value);
     }
-    void put_bytes(const void *data, size_t size)
+    void put_bytes(const void *data, size_t count)
     {
-        size_t at = bytes.size();
-        bytes.resize(at + size);
-        memcpy(bytes.data() + at, data, size);
+        if (C10_UNLIKELY(size + count > bytes.size()))
+            bytes.resize(2 * (size + count) + 256);
+        memcpy(bytes.data() + size, data, count);
+        size += count;
     }
     std::string_view view() const
     {
-        return {reinterpret_cast<const char *>(bytes.data()), bytes.size()};
+        return {reinterpret_cast<const char *>(bytes.data()), size};
+    }
+
+  private:
+    std::vector<uint8_t> bytes; /* room; the first `size` count */
+    size_t size = 0;
+};
+
+struct KeyHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const
+    {
+        uint64_t hash = text.size() * UINT64_C(0x9e3779b97f4a7c15), word;
+        size_t at = 0;
+        for (; at + 8 <= text.size(); at += 8) {
+            memcpy(&word, text.data() + at, 8);
+            hash = (hash ^ word) * UINT64_C(0xff51afd7ed558ccd);
+            hash ^= hash >> 32;
+        }
+        word = 0;
+        memcpy(&word, text.data() + at, text.size() - at);
+        hash = (hash ^ word) * UINT64_C(0xff51afd7ed558ccd);
+        return hash ^ hash >> 29;
     }
 };
 
@@ -287,6 +316,11 @@ std::vector<dt_value_t> values_of(const Call &call, bool with_dynamic, ValueMemo
 bool is_dynamic_number(const Op &op, const Argument &argument, const c10::IValue &number);
 dt_value_t value_of_number(const c10::IValue &number, ValueMemory *memory);
 c10::IValue number_in(const at::Tensor &wrapped);
+
+/* By rule (rules.cpp). The rule goes before the Meta kernel, which is wrong for some arguments. */
+bool is_rule_first(const Op &op);
+/* False: no rule holds. Appends the results. Recorder held. */
+bool answer_by_rule(const dt_operation_t &operation, std::vector<dt_output_t> &ret_outputs);
 
 /* Take the C++ Meta kernels of all operators that have one. */
 int take_meta_kernels();
@@ -378,6 +412,7 @@ dt_session_t *session();    /* connects at first use; throws */
 uint32_t session_number();  /* generation; 0: none yet */
 dt_session_t *if_session(); /* NULL: none */
 uint32_t vdev_count();
+const char *device_kind(); /* "cpu", "cuda" */
 uint32_t current_vdev();
 void set_current_vdev(uint32_t vdev);
 void check_vdev(int64_t index);
@@ -386,6 +421,15 @@ std::string binding_text(uint32_t vdev); /* "node03 cpu:0" */
 
 struct Counters {
     std::atomic<uint64_t> operators, hits, metas, rules, asked, waits, views, uploads;
+    /* Recorder held: nobody else counts, so it need not be one step. */
+    void count_operator()
+    {
+        operators.store(operators.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
+    void count_hit()
+    {
+        hits.store(hits.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
 };
 Counters &counters();
 

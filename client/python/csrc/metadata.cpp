@@ -1,4 +1,5 @@
-// What comes out of a call: C++ Meta kernels of this process, else the cluster's answer.
+// What comes out of a call: C++ Meta kernels of this process, else a rule (rules.cpp), else the
+// cluster's answer.
 //
 // PyTorch's Python registers Meta functions of its own over the C++ kernels; those are slow, want
 // the interpreter, and some are wrong. take_meta_kernels() is called while they are taken out, and
@@ -441,6 +442,17 @@ void ask_cluster(const Call &call, Signature &signature)
     }
 }
 
+bool follow_rule(const Call &call, Signature &signature)
+{
+    auto definition = describe(call, false);
+    std::vector<dt_output_t> outputs;
+    if (!answer_by_rule(definition->operation, outputs))
+        return false;
+    take_flat(call, outputs.data(), (uint32_t)outputs.size(), signature);
+    counters().rules++;
+    return true;
+}
+
 bool has_many(const Call &call)
 {
     return call.operands->size() > 16;
@@ -460,11 +472,12 @@ void answer(const Call &call, Signature &signature)
         take_aliases(call, signature);
         return;
     }
-    if (ask_meta(call, signature))
+    if (!is_rule_first(op) && ask_meta(call, signature))
         return;
     signature.outputs.clear();
     signature.lists.clear();
-    ask_cluster(call, signature);
+    if (!follow_rule(call, signature))
+        ask_cluster(call, signature);
 }
 
 } // namespace

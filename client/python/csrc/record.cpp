@@ -1,50 +1,12 @@
 // The boxed kernel: a call becomes a key, the key a signature, the signature a record.
-#include <cstring>
+#include "record.h"
 
-#include "internal.h"
+#include <cstring>
 
 namespace dt_pu
 {
 namespace
 {
-
-/* What one call is made of; a thread's own, kept for its memory. */
-struct Scratch {
-    Key key;
-    std::vector<uint64_t> ids;
-    std::vector<const Geometry *> operands;
-    std::vector<dt_value_t> scalars;
-    std::vector<uint64_t> temporaries; /* uploads for this call alone */
-    std::vector<uint64_t> outputs;
-    std::vector<at::Tensor> copies; /* where tensors are in use, for this call alone */
-    int64_t vdev;                   /* -1: not known yet */
-    uint32_t mesh;                  /* of an operand; 0: none is on one */
-    bool has_mask;
-    /* After a call, or when the one before did not come that far. */
-    void free_temporaries()
-    {
-        if (C10_LIKELY(temporaries.empty()))
-            return;
-        if (dt_session_t *now = if_session())
-            dt_free_ids(now, temporaries.data(), (uint32_t)temporaries.size());
-        temporaries.clear();
-    }
-    void clear()
-    {
-        free_temporaries();
-        if (C10_UNLIKELY(!copies.empty()))
-            copies.clear();
-        key.clear();
-        ids.clear();
-        operands.clear();
-        scalars.clear();
-        vdev = -1;
-        mesh = 0;
-        has_mask = false;
-    }
-};
-
-thread_local Scratch scratch;
 
 [[noreturn]] void other_device(int64_t vdev, const at::Tensor &tensor)
 {
@@ -88,7 +50,7 @@ void put_operand(Scratch &s, const Op &op, const Argument &argument, const at::T
             geometry = storage->base;
         } else {
             id = wire_id_in(storage, tensor);
-            geometry = storage->base->equals(tensor) ? storage->base : geometry_of(tensor);
+            geometry = geometry_in(storage, tensor);
         }
     } else {
         if (!tensor.device().is_cpu() || (tensor.dim() > 0 && !op.takes_cpu))
@@ -103,6 +65,8 @@ void put_operand(Scratch &s, const Op &op, const Argument &argument, const at::T
     s.key.put('T');
     s.key.put(geometry->plain->number);
 }
+
+} // namespace
 
 void put_number(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
 {
@@ -131,9 +95,8 @@ void put_tensor(Scratch &s, const Op &op, const Argument &argument, const at::Te
         put_operand(s, op, argument, tensor);
 }
 
-void put_generator(Scratch &s, const c10::IValue &v)
+void put_generator(Scratch &s, const at::Generator &generator)
 {
-    at::Generator generator = v.toGenerator();
     TORCH_CHECK(generator.device().type() == kind,
                 "Expected a 'dtorch' device type for generator but found '",
                 generator.device().type(), "'");
@@ -141,9 +104,7 @@ void put_generator(Scratch &s, const c10::IValue &v)
     s.key.put(stream_of(generator));
 }
 
-void put_value(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v);
-
-void put_list(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
+static void put_list(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
 {
     static const Argument element{Kind::other, false, -1};
     auto list = v.toListRef();
@@ -169,7 +130,7 @@ void put_value(Scratch &s, const Op &op, const Argument &argument, const c10::IV
         s.key.put((uint32_t)text.size());
         s.key.put_bytes(text.data(), text.size());
     } else if (v.isGenerator()) {
-        put_generator(s, v);
+        put_generator(s, v.toGenerator());
     } else if (v.isDevice()) {
         s.key.put('D');
     } else {
@@ -177,6 +138,9 @@ void put_value(Scratch &s, const Op &op, const Argument &argument, const c10::IV
                                     " cannot be sent to a dtorch device");
     }
 }
+
+namespace
+{
 
 /* ---- results ---- */
 
@@ -308,11 +272,11 @@ Signature *find_or_work_out(Scratch &s, Op &op, Stack *stack)
 {
     Signature *known = find_signature(s.key);
     if (C10_LIKELY(known != nullptr)) {
-        counters().hits.fetch_add(1, std::memory_order_relaxed);
+        counters().count_hit();
         return known;
     }
     /* The lock is released while the cluster is asked; no other thread uses this scratch. */
-    Call call{&op, stack, &s.operands, (uint32_t)(s.vdev < 0 ? 0 : s.vdev), s.has_mask};
+    Call call{&op, stack, &s.operands, s.where(), s.has_mask};
     std::unique_ptr<Signature> made = work_out(call);
     if ((known = find_signature(s.key)) != nullptr)
         return known; /* another thread was faster */
@@ -324,7 +288,7 @@ void give_unknown(Scratch &s, Op &op, Signature &signature, Stack *stack, Lock &
                   c10::SmallVector<c10::IValue, 4> &values)
 {
     const size_t begin = stack->size() - op.arguments.size();
-    const uint32_t vdev = (uint32_t)(s.vdev < 0 ? 0 : s.vdev);
+    const uint32_t vdev = s.where();
     std::vector<uint64_t> ids = s.outputs, inputs = s.ids;
     std::vector<const Geometry *> operands = s.operands;
     const bool has_mask = s.has_mask;
@@ -333,6 +297,8 @@ void give_unknown(Scratch &s, Op &op, Signature &signature, Stack *stack, Lock &
     if (signature.depends && results.learned.size() == signature.outputs.size() && !op.is_out)
         settle({&op, stack, &operands, vdev, has_mask}, signature, results.learned);
 }
+
+} // namespace
 
 void submit(Scratch &s, const Signature &signature)
 {
@@ -346,7 +312,7 @@ void submit(Scratch &s, const Signature &signature)
     s.free_temporaries();
 }
 
-bool is_on_mesh(const c10::IValue &value)
+static bool is_on_mesh(const c10::IValue &value)
 {
     if (value.isTensorList()) {
         for (const c10::IValue &item : value.toListRef())
@@ -359,7 +325,7 @@ bool is_on_mesh(const c10::IValue &value)
 }
 
 /* What goes another way where a mesh is in play. True: it is done. Recorder not held. */
-bool record_on_mesh(Op &op, Stack *stack)
+static bool record_on_mesh(Op &op, Stack *stack)
 {
     const size_t count = op.arguments.size(), begin = stack->size() - count;
     bool is_any = false;
@@ -377,7 +343,41 @@ bool record_on_mesh(Op &op, Stack *stack)
     return false;
 }
 
-} // namespace
+Scratch &scratch()
+{
+    static thread_local Scratch *mine = nullptr;
+    static thread_local std::unique_ptr<Scratch> owner;
+    if (C10_UNLIKELY(!mine)) {
+        owner = std::make_unique<Scratch>();
+        mine = owner.get();
+    }
+    return *mine;
+}
+
+void Scratch::free_temporaries()
+{
+    if (C10_LIKELY(temporaries.empty()))
+        return;
+    if (dt_session_t *now = if_session())
+        dt_free_ids(now, temporaries.data(), (uint32_t)temporaries.size());
+    temporaries.clear();
+}
+
+void Scratch::begin(const Op &op)
+{
+    free_temporaries();
+    key.clear();
+    ids.clear();
+    operands.clear();
+    scalars.clear();
+    if (C10_UNLIKELY(!copies.empty()))
+        copies.clear();
+    vdev = -1;
+    mesh = 0;
+    has_mask = false;
+    calls().now++;
+    key.put(&op);
+}
 
 Calls &calls()
 {
@@ -394,23 +394,21 @@ std::mutex &recorder()
 void record(Op &op, Stack *stack)
 {
     const size_t count = op.arguments.size(), begin = stack->size() - count;
-    Scratch &s = scratch;
+    Scratch &s = scratch();
     c10::SmallVector<c10::IValue, 4> values;
     (void)session(); /* connecting takes its time: not under the lock */
     note_place();
     if (any_mesh() && record_on_mesh(op, stack))
         return;
-    counters().operators.fetch_add(1, std::memory_order_relaxed);
     Lock lock(recorder());
-    calls().now++;
-    s.clear();
-    s.key.put(&op);
+    s.begin(op);
+    counters().count_operator();
     for (size_t i = 0; i < count; i++)
         put_value(s, op, op.arguments[i], (*stack)[begin + i]);
-    s.key.put((uint32_t)(s.vdev < 0 ? 0 : s.vdev));
+    s.end();
     Signature *signature = find_or_work_out(s, op, stack);
     submit(s, *signature);
-    const uint32_t vdev = (uint32_t)(s.vdev < 0 ? 0 : s.vdev);
+    const uint32_t vdev = s.where();
     if (C10_LIKELY(!signature->depends)) {
         Results results{*signature, op,    stack, begin, vdev, s.mesh,
                         s.outputs,  s.ids, lock,  0,     0,    {}};
@@ -432,9 +430,8 @@ uint64_t wire_id(const at::Tensor &tensor)
 uint64_t wire_id_in(Storage *storage, const at::Tensor &tensor)
 {
     ensure_base(storage, tensor);
-    if (storage->base->equals(tensor))
-        return storage->id;
-    return view_id(storage, geometry_of(tensor));
+    const Geometry *geometry = geometry_in(storage, tensor);
+    return geometry == storage->base ? storage->id : view_id(storage, geometry);
 }
 
 /* ---- calls of our own ---- */

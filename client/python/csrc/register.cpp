@@ -9,6 +9,7 @@
 
 #include "composites.h"
 #include "internal.h"
+#include "typed.h"
 
 namespace dt_pu
 {
@@ -160,6 +161,7 @@ int register_all()
         return count;
     register_device();
     register_by_hand(*lib, done);
+    register_typed(*lib, done);
     register_composites(*lib);
     count = (int)done.size();
     c10::Dispatcher &dispatcher = c10::Dispatcher::singleton();
@@ -173,9 +175,7 @@ int register_all()
         if (use == Use::no)
             continue;
         Op *op = make_op(*handle);
-        if (name.name.rfind("aten::_foreach", 0) == 0 &&
-            handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
-            op->one_by_one = handle->getComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+        op->find_one_by_one();
         const char *local = op->name.c_str() + sizeof "aten::" - 1;
         if (use == Use::view) {
             op->view = handle->getComputedKernelForDispatchKey(c10::DispatchKey::CPU);

@@ -145,6 +145,13 @@ Op *make_op(const c10::OperatorHandle &handle)
     return op;
 }
 
+void Op::find_one_by_one()
+{
+    if (begins_with(name, "aten::_foreach") &&
+        handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
+        one_by_one = handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
 Op *find_op(const char *name, const char *overload)
 {
     return make_op(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));

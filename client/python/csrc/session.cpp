@@ -48,7 +48,7 @@ dt_session_t *connect(State &s)
     options.address = from.address;
     options.config_file = from.config_file;
     options.program = from.program;
-    options.device_kind = from.device_kind ? from.device_kind : "cpu";
+    options.device_kind = device_kind();
     options.backend = "torch";
     options.bin_dir = from.bin_dir;
     options.private_devices = from.private_devices ? from.private_devices : "torch";
@@ -106,6 +106,12 @@ uint32_t vdev_count()
     State &s = state();
     uint32_t count = s.count.load(std::memory_order_relaxed);
     return count ? count : s.options.vdev_count ? s.options.vdev_count : 1;
+}
+
+const char *device_kind()
+{
+    const char *configured = state().options.device_kind;
+    return configured ? configured : "cpu";
 }
 
 uint32_t current_vdev()

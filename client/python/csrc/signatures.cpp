@@ -14,24 +14,6 @@ namespace
  */
 constexpr size_t signatures_max = 12000;
 
-struct KeyHash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const
-    {
-        uint64_t hash = text.size() * UINT64_C(0x9e3779b97f4a7c15), word;
-        size_t at = 0;
-        for (; at + 8 <= text.size(); at += 8) {
-            memcpy(&word, text.data() + at, 8);
-            hash = (hash ^ word) * UINT64_C(0xff51afd7ed558ccd);
-            hash ^= hash >> 32;
-        }
-        word = 0;
-        memcpy(&word, text.data() + at, text.size() - at);
-        hash = (hash ^ word) * UINT64_C(0xff51afd7ed558ccd);
-        return hash ^ hash >> 29;
-    }
-};
-
 using Table = std::unordered_map<std::string, std::unique_ptr<Signature>, KeyHash, std::equal_to<>>;
 
 /* Recorder held. */

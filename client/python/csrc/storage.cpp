@@ -1,6 +1,7 @@
 // Storages: handles without memory, and the geometries of tensors over them.
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
+#include <algorithm>
 #include <cstring>
 #include <sys/mman.h>
 #include <unordered_map>
@@ -59,6 +60,16 @@ size_t span_bytes(const dt_meta_t &meta, int64_t offset)
     return (size_t)(last + 1) * dt_element_bytes((dt_dtype_t)meta.dtype);
 }
 
+/* Strides are exactly those that PyTorch gives a new tensor. */
+bool is_row_major(const dt_meta_t &meta)
+{
+    int64_t stride = 1;
+    for (unsigned i = meta.ndim; i-- > 0; stride *= std::max<int64_t>(meta.sizes[i], 1))
+        if (meta.strides[i] != stride)
+            return false;
+    return true;
+}
+
 uint8_t lazy_bits(const at::TensorBase &tensor)
 {
     return (uint8_t)((tensor.is_conj() ? DT_META_CONJ : 0) | (tensor.is_neg() ? DT_META_NEG : 0));
@@ -94,8 +105,12 @@ static Geometry *intern(const dt_meta_t &meta, int64_t offset)
     auto [at, is_new] = table.try_emplace(Named{meta, offset}, nullptr);
     if (!is_new)
         return at->second;
-    auto *made =
-        new Geometry{meta, offset, nullptr, (uint32_t)table.size(), span_bytes(meta, offset)};
+    auto *made = new Geometry{meta,
+                              offset,
+                              nullptr,
+                              (uint32_t)table.size(),
+                              span_bytes(meta, offset),
+                              is_row_major(meta)};
     at->second = made; /* `at` does not outlive the next line */
     made->plain = offset ? intern(meta, 0) : made;
     return made;
@@ -113,6 +128,15 @@ const Geometry *geometry_of(const at::TensorBase &tensor)
     dt_meta_t meta = describe(tensor.scalar_type(), tensor.sizes(), tensor.strides().data());
     meta.layout |= lazy_bits(tensor);
     return geometry_of(meta, tensor.storage_offset());
+}
+
+const Geometry *geometry_in(Storage *storage, const at::TensorBase &tensor)
+{
+    if (C10_LIKELY(storage->base && storage->base->equals(tensor)))
+        return storage->base;
+    if (!storage->latest || !storage->latest->equals(tensor))
+        storage->latest = geometry_of(tensor);
+    return storage->latest;
 }
 
 const Geometry *geometry_of(c10::ScalarType type, at::IntArrayRef sizes,
@@ -136,7 +160,14 @@ struct Pool {
     std::vector<Storage *> free;
     char *space = nullptr;
     size_t next = 64;
-    dt_device_memory_t stats{};
+    std::vector<dt_device_memory_t> stats; /* a virtual device each */
+
+    dt_device_memory_t &of(uint32_t vdev)
+    {
+        if (C10_UNLIKELY(vdev >= stats.size()))
+            stats.resize(vdev + 1);
+        return stats[vdev];
+    }
 };
 
 Pool &pool()
@@ -161,12 +192,12 @@ char *take_address(Pool &p, size_t bytes)
     return address;
 }
 
-void count(Pool &p, size_t bytes)
+void count(dt_device_memory_t &stats, size_t bytes)
 {
-    p.stats.allocated_bytes += bytes;
-    p.stats.total_bytes += bytes;
-    if (p.stats.allocated_bytes > p.stats.peak_bytes)
-        p.stats.peak_bytes = p.stats.allocated_bytes;
+    stats.allocated_bytes += bytes;
+    stats.total_bytes += bytes;
+    if (stats.allocated_bytes > stats.peak_bytes)
+        stats.peak_bytes = stats.allocated_bytes;
 }
 
 void release(void *context)
@@ -190,12 +221,13 @@ void release(void *context)
     }
     Pool &p = pool();
     std::lock_guard<std::mutex> hold(p.lock);
-    p.stats.allocated_bytes -= storage->bytes;
-    p.stats.storages--;
+    dt_device_memory_t &stats = p.of(storage->vdev);
+    stats.allocated_bytes -= storage->bytes;
+    stats.storages--;
     storage->views.clear();
     storage->id = 0;
     storage->mesh = 0;
-    storage->base = nullptr;
+    storage->base = storage->latest = nullptr;
     storage->is_live = false;
     p.free.push_back(storage);
 }
@@ -239,9 +271,10 @@ c10::DataPtr allocate(size_t bytes, uint32_t vdev)
     storage->vdev = vdev;
     storage->bytes = bytes;
     storage->is_live = true;
-    count(p, bytes);
-    p.stats.storages++;
-    p.stats.total_storages++;
+    dt_device_memory_t &stats = p.of(vdev);
+    count(stats, bytes);
+    stats.storages++;
+    stats.total_storages++;
     return {storage->address, storage, &release, c10::Device(kind, (c10::DeviceIndex)vdev)};
 }
 
@@ -275,8 +308,12 @@ at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id, uin
     at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(std::move(impl)), c10::DispatchKeySet(key),
         c10::scalarTypeToTypeMeta((c10::ScalarType)meta.dtype));
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(meta.sizes, meta.ndim),
-                                                        at::IntArrayRef(meta.strides, meta.ndim));
+    c10::TensorImpl *made = tensor.unsafeGetTensorImpl();
+    if (geometry->is_contiguous)
+        made->set_sizes_contiguous(at::IntArrayRef(meta.sizes, meta.ndim));
+    else
+        made->set_sizes_and_strides(at::IntArrayRef(meta.sizes, meta.ndim),
+                                    at::IntArrayRef(meta.strides, meta.ndim));
     if (meta.layout & DT_META_CONJ)
         tensor._set_conj(true);
     if (meta.layout & DT_META_NEG)
@@ -307,9 +344,10 @@ void resize_bytes(Storage *storage, size_t bytes)
 {
     Pool &p = pool();
     std::lock_guard<std::mutex> hold(p.lock);
-    p.stats.allocated_bytes -= storage->bytes;
+    dt_device_memory_t &stats = p.of(storage->vdev);
+    stats.allocated_bytes -= storage->bytes;
     storage->bytes = bytes;
-    count(p, bytes);
+    count(stats, bytes);
 }
 
 } // namespace dt_pu
@@ -321,7 +359,7 @@ int dt_device_memory(int index, dt_device_memory_t *stats)
         return DT_ERR_INVALID;
     Pool &p = pool();
     std::lock_guard<std::mutex> hold(p.lock);
-    *stats = p.stats;
+    *stats = p.of((uint32_t)index);
     stats->struct_size = sizeof *stats;
     return DT_OK;
 }
@@ -333,6 +371,7 @@ int dt_device_memory_reset_peak(int index)
         return DT_ERR_INVALID;
     Pool &p = pool();
     std::lock_guard<std::mutex> hold(p.lock);
-    p.stats.peak_bytes = p.stats.allocated_bytes;
+    dt_device_memory_t &stats = p.of((uint32_t)index);
+    stats.peak_bytes = stats.allocated_bytes;
     return DT_OK;
 }

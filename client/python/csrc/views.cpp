@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "internal.h"
+#include "record.h"
 
 namespace dt_pu
 {
@@ -48,7 +48,8 @@ Chains &chains()
     return *table;
 }
 
-thread_local int depth = 0; /* view kernels call others */
+/* View kernels call others. */
+thread_local int depth = 0;
 
 struct Deeper {
     Deeper()
@@ -60,6 +61,14 @@ struct Deeper {
         depth--;
     }
 };
+
+/* Calls seen before, by their keys. Recorder held. */
+constexpr size_t known_views_max = 65536;
+std::unordered_map<std::string, Geometries, KeyHash, std::equal_to<>> &known_views()
+{
+    static auto *table = new std::unordered_map<std::string, Geometries, KeyHash, std::equal_to<>>;
+    return *table;
+}
 
 const Geometry *flat_geometry(const Storage *storage, size_t bytes)
 {
@@ -364,6 +373,61 @@ void note_permuted(const Geometry *base, const Geometry *view, const std::vector
                      new Step{permute, base, {c10::IValue(), inverse}, 0, {view}});
 }
 
+bool is_within_view()
+{
+    return depth > 0;
+}
+
+void begin_view(Scratch &s, const Op &op, const at::Tensor &viewed)
+{
+    Storage *storage = storage_of(viewed);
+    decide_base(storage, viewed);
+    s.begin(op);
+    s.key.put(storage->base->number);
+    s.key.put(geometry_in(storage, viewed)->number);
+}
+
+const Geometries *find_view(const Key &key)
+{
+    auto known = known_views().find(key.view());
+    return known == known_views().end() ? nullptr : &known->second;
+}
+
+at::Tensor view_of(const at::Tensor &viewed, const Geometry *geometry)
+{
+    const dt_meta_t &meta = geometry->meta;
+    at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(viewed.storage()), viewed.key_set(),
+        c10::scalarTypeToTypeMeta((c10::ScalarType)meta.dtype));
+    c10::TensorImpl *impl = view.unsafeGetTensorImpl();
+    impl->set_storage_offset(geometry->offset);
+    impl->set_sizes_and_strides(at::IntArrayRef(meta.sizes, meta.ndim),
+                                at::IntArrayRef(meta.strides, meta.ndim));
+    if (C10_UNLIKELY((meta.layout & DT_META_CONJ) != 0 || viewed.is_conj()))
+        impl->_set_conj(meta.layout & DT_META_CONJ);
+    if (C10_UNLIKELY((meta.layout & DT_META_NEG) != 0 || viewed.is_neg()))
+        impl->_set_neg(meta.layout & DT_META_NEG);
+    return view;
+}
+
+/* A call that went well: the next one like it needs no kernel. Recorder held. */
+static void remember_view(const Op &op, const std::vector<c10::IValue> &args, size_t self,
+                          const at::Tensor &viewed, const std::vector<at::Tensor> &results)
+{
+    Scratch &s = scratch();
+    Geometries geometries;
+    if (self != 0)
+        return;
+    begin_view(s, op, viewed);
+    for (size_t i = 1; i < args.size(); i++)
+        put_value(s, op, op.arguments[i], args[i]);
+    for (const at::Tensor &result : results)
+        geometries.push_back(geometry_of(result));
+    if (known_views().size() >= known_views_max)
+        known_views().clear();
+    known_views().try_emplace(std::string(s.key.view()), std::move(geometries));
+}
+
 void record_view(Op &op, Stack *stack)
 {
     const size_t count = op.arguments.size(), begin = stack->size() - count;
@@ -383,11 +447,11 @@ void record_view(Op &op, Stack *stack)
     args[self] = c10::IValue();
     Lock lock(recorder());
     decide_base(storage, viewed);
-    const Geometry *parent = storage->base->equals(viewed) ? storage->base : geometry_of(viewed);
-    if (result.isTensorList())
-        note(storage->base, parent, op, args, self, result.toTensorVector());
-    else
-        note(storage->base, parent, op, args, self, {result.toTensor()});
+    const std::vector<at::Tensor> results = result.isTensorList()
+                                                ? result.toTensorVector()
+                                                : std::vector<at::Tensor>{result.toTensor()};
+    note(storage->base, geometry_in(storage, viewed), op, args, self, results);
+    remember_view(op, args, self, viewed, results);
 }
 
 } // namespace dt_pu

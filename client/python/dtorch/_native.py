@@ -86,6 +86,8 @@ WAITING: dict[str, tuple[Any, list[Any]]] = {
     "dt_device_range_end": (c.c_int, []),
     "dt_device_step": (c.c_int, [c.c_uint64]),
     "dt_device_bench_add": (c.c_double, [c.c_int]),
+    "dt_device_bench_hit": (c.c_double, [c.c_int]),
+    "dt_device_bench_place": (c.c_double, [c.c_int]),
 }
 
 

@@ -1,0 +1,60 @@
+/* How a call is put together: shared by the boxed kernel (record.cpp), which takes any operator,
+ * and the typed ones (typed.cpp) of the operators that programs call most. Both make the same keys,
+ * so that an operator has one signature whichever way it comes.
+ *
+ * All of it is called with the recorder held. */
+#ifndef DT_PYTHON_RECORD_H
+#define DT_PYTHON_RECORD_H
+#include "internal.h"
+
+namespace dt_pu
+{
+
+/* What one call is made of; a thread's own, kept for its memory. */
+struct Scratch {
+    Key key;
+    std::vector<uint64_t> ids;
+    std::vector<const Geometry *> operands;
+    std::vector<dt_value_t> scalars;
+    std::vector<uint64_t> temporaries; /* uploads for this call alone */
+    std::vector<uint64_t> outputs;
+    std::vector<at::Tensor> copies; /* where tensors are in use, for this call alone */
+    int64_t vdev;                   /* -1: not known yet */
+    uint32_t mesh;                  /* of an operand; 0: none is on one */
+    bool has_mask;
+    void free_temporaries(); /* after a call, or when the one before did not come that far */
+    void begin(const Op &op);
+    void end() /* the key is whole */
+    {
+        key.put(where());
+    }
+    uint32_t where() const
+    {
+        return (uint32_t)(vdev < 0 ? 0 : vdev);
+    }
+};
+
+/* This thread's. */
+Scratch &scratch();
+
+void put_number(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v);
+void put_tensor(Scratch &s, const Op &op, const Argument &argument, const at::Tensor &tensor);
+void put_generator(Scratch &s, const at::Generator &generator);
+void put_value(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v);
+/* Append the record; the outputs' ids are in s.outputs then. */
+void submit(Scratch &s, const Signature &signature);
+
+/* ---- views: the key of a call is the geometry of its tensor and of what that is a view of, then
+ * its other arguments (views.cpp) ---- */
+
+using Geometries = std::vector<const Geometry *>;
+
+void begin_view(Scratch &s, const Op &op, const at::Tensor &viewed);
+/* What comes out, if the same was called before; else NULL. */
+const Geometries *find_view(const Key &key);
+at::Tensor view_of(const at::Tensor &viewed, const Geometry *geometry);
+/* This call comes out of another view operator: nothing is noted. Any thread, without the lock. */
+bool is_within_view();
+
+} // namespace dt_pu
+#endif
