@@ -659,6 +659,13 @@ static void make_linear_backward(dt_gen_t *g, const char *how)
     dt_gen_mask(g, 3);
 }
 
+static void make_like(dt_gen_t *g, const char *how)
+{
+    make_x(g, how);
+    if (dt_gen_chance(g, 40))
+        dt_gen_type(g, dt_gen_dtype(g, how));
+}
+
 static void make_dot(dt_gen_t *g, const char *how)
 {
     unsigned dtype = dt_gen_dtype(g, how);
@@ -817,6 +824,8 @@ static const dt_rules_row_t rows[] = {
     {"aten::log_sigmoid_backward", make_three, FLOATS},
     {"aten::linalg_lu_solve", make_lu_solve, "fdcz"},
     {"aten::addbmm", make_addbmm, "fdhbi"},
+    {"aten::zeros_like", make_like, "fdhbijkuocz"},
+    {"aten::ones_like", make_like, "fdhbijkuocz"},
     {"aten::linear", make_linear, "fdhb"},
     {"aten::linear_backward", make_linear_backward, "fdhb"},
     {"aten::dot", make_dot, "fdhbicz"},

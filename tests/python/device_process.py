@@ -3,7 +3,6 @@
 What concerns whole processes: errors that name the program's line, Ctrl-C, fork, the end of a program, import, two programs at
 once on one worker, and a slow link. Each check runs programs of its own."""
 
-import json
 import os
 import pathlib
 import signal
@@ -15,7 +14,6 @@ from typing import Any
 
 import devicetest
 from devicecluster import Cluster, Proxy
-from devicetest import becomes
 
 LIMIT_S = 600  # of one program: a loaded machine takes half a minute for `import torch`
 
@@ -385,47 +383,6 @@ def people_see_the_program() -> None:
         assert "node" in said and "my-training" in jobs, said + jobs
 
 
-def the_workers_peak_is_eagers() -> None:
-    """What the worker itself says that its tensors took at most, over a training's steps: within 5 % of eager's, and 256 KiB."""
-    from device_train import eager_peak
-
-    for example in ("mlp", "gpt", "cnn"):
-        with Cluster() as cluster:
-            process = start("""\
-                import importlib, sys, torch
-                sys.path.insert(0, sys.argv[1])
-                importlib.import_module(sys.argv[2]).train("dtorch", 3)
-                torch.dtorch.synchronize()
-                print("trained", flush=True)
-                sys.stdin.readline()
-                """, EXAMPLES, example, address=cluster.path)
-            assert process.stdout is not None
-
-            def job() -> dict[str, Any]:
-                return json.loads(cluster.ctl("job", "list", "-o", "json"))["items"][0]
-            trained = [line for line in iter(process.stdout.readline, "") if "trained" in line]
-            told = becomes(lambda: int(job().get("operators_executed", 0)) >= int(job()["operators"]))
-            peak = int(job().get("memory_peak_bytes", 0))
-            process.kill()
-            process.communicate()
-        want = eager_peak(example)
-        print(f"{example}: the worker's peak is {peak} bytes, eager's {want}")
-        assert trained and told and 0 < peak <= want * 1.05 + (256 << 10), f"{example}: {peak} bytes, eager {want}"
-
-
-def devices_count_their_own_memory() -> None:
-    expect(run("""\
-        import torch, dtorch
-        dtorch.configure(devices=2)
-        a, b = torch.ones(1 << 20, device="dtorch:0"), torch.ones(1 << 18, device="dtorch:1")
-        module = torch.dtorch
-        print(module.memory_allocated(0), module.memory_allocated(1), module.max_memory_allocated(1))
-        del b
-        module.reset_peak_memory_stats(1)
-        print(module.memory_allocated(0), module.memory_allocated(1), module.max_memory_allocated(1))
-        """), "4194304 1048576 1048576\n4194304 0 0")
-
-
 CHECKS: list[Any] = [
     import_is_enough, dtorch_may_come_first, can_be_switched_off, import_connects_to_nothing,
     an_address_without_a_cluster_is_an_error_at_the_first_use, late_errors_name_the_line,
@@ -433,8 +390,7 @@ CHECKS: list[Any] = [
     an_error_that_nobody_asks_for_is_told_at_the_end, errors_pickle_and_print, memory_ends_with_pytorchs_error,
     ctrl_c_leaves_a_wait, a_session_is_usable_after_ctrl_c, a_forked_child_is_told, a_fork_before_the_first_use_is_fine,
     spawned_processes_have_their_own, ends_with_things_alive, connects_again_after_disconnect, several_device_indices,
-    two_programs_share_a_worker, a_slow_link_changes_nothing, people_see_the_program,
-    the_workers_peak_is_eagers, devices_count_their_own_memory]
+    two_programs_share_a_worker, a_slow_link_changes_nothing, people_see_the_program]
 
 
 def main() -> int:

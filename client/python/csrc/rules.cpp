@@ -130,14 +130,17 @@ bool is_arithmetic(Question &q, dt_ops_answer_t *ret_answer)
         at::IntArrayRef as_list(strides);
         out = {DT_ALIAS_FRESH, 0, geometry_of(x.scalar_type(), x.sizes(), &as_list)->meta};
     } else if (strcmp(from.name, "aten::transpose.int") == 0 && from.arg_count == 3) {
-        out = {DT_ALIAS_VIEW, 0, from.inputs[0]};
-        int64_t count = out.meta.ndim, a = from.args[1].number, b = from.args[2].number;
+        std::vector<int64_t> sizes = q.inputs.at(0).sizes().vec();
+        std::vector<int64_t> strides = q.inputs[0].strides().vec();
+        int64_t count = q.inputs[0].dim(), a = from.args[1].number, b = from.args[2].number;
         a += a < 0 ? count : 0;
         b += b < 0 ? count : 0;
         if (a < 0 || b < 0 || a >= count || b >= count)
             return false;
-        std::swap(out.meta.sizes[a], out.meta.sizes[b]);
-        std::swap(out.meta.strides[a], out.meta.strides[b]);
+        std::swap(sizes[(size_t)a], sizes[(size_t)b]);
+        std::swap(strides[(size_t)a], strides[(size_t)b]);
+        at::IntArrayRef as_list(strides);
+        out = {DT_ALIAS_VIEW, 0, geometry_of(q.inputs[0].scalar_type(), sizes, &as_list)->meta};
     } else {
         return false;
     }

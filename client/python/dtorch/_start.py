@@ -73,8 +73,8 @@ def _install(library: _native.Library) -> None:
 
     errors.install(library)
     _check(library, library.python(c.byref(_interpreter())))
-    _take_meta(library)
     _check(library, library.install())
+    _take_meta(library)  # of the operators that have a kernel now
     torch.utils.rename_privateuse1_backend("dtorch")
     torch._register_device_module("dtorch", device)
     torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_packed_sequence=True,
