@@ -283,6 +283,7 @@ static uint32_t nearest(lister_t *l, uint32_t part, uint64_t to)
             l->near[n++] = vdev;
         best = link < best ? link : best;
     }
+    dt_check(n > 0); /* a region has a holder of each part */
     return n;
 }
 

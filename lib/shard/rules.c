@@ -315,7 +315,7 @@ static void cut_label(dt_shard_call_t *call, const dt_shard_row_t *row, uint32_t
 static void choose(propagation_t *p, dt_shard_call_t *call)
 {
     bool is_plain = p->policy->flags & DT_SHARD_PLAIN;
-    dt_shard_row_t whole;
+    dt_shard_row_t whole = {.label = 0};
     choice_t tried;
     for (p->dim = 0; p->dim < p->mesh->ndim; p->dim++) {
         for (uint32_t i = 0; i < call->in_count; i++)
@@ -402,13 +402,12 @@ dt_status_t dt_shard_propagate(const dt_shard_rules_t *rules, const dt_signature
                                dt_error_t *err)
 {
     dt_shard_call_t call;
-    propagation_t p;
-    p.call = &call;
-    p.signature = signature;
-    p.mesh = mesh;
-    p.mesh_id = mesh_id;
-    p.policy = policy;
-    p.answer = answer;
+    propagation_t p = {.call = &call,
+                       .signature = signature,
+                       .mesh = mesh,
+                       .mesh_id = mesh_id,
+                       .policy = policy,
+                       .answer = answer};
     DT_TRY(check_inputs(&p, err));
     answer->price_bytes = 0;
     uint32_t elements = dt_shard_element_count(rules, signature);
@@ -495,10 +494,8 @@ static bool has_partial_output(const dt_signature_t *s)
 /* Is there a row on every mesh dimension for what the call is bound to? */
 static bool is_bound_row(dt_shard_call_t *call, const dt_shard_mesh_t *mesh)
 {
-    verification_t v;
+    verification_t v = {.call = call, .mesh = mesh};
     dt_placement_t have[DT_SHARD_TENSOR_MAX];
-    v.call = call;
-    v.mesh = mesh;
     for (v.dim = 0; v.dim < mesh->ndim; v.dim++) {
         for (uint32_t i = 0; i < call->in_count; i++)
             have[i] = call->ins[i].at < 0

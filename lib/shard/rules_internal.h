@@ -116,10 +116,10 @@ typedef struct dt_shard_rule {
     uint8_t reduce;                                      /* dt_shard_reduce_t */
     bool has_terms;                                      /* a + in the template */
     bool is_meta, is_join, is_in_place, is_put, is_back; /* words */
-    bool is_runs;    /* runs=1: splits into runs, or joins them */
-    bool is_same;    /* same=1 */
-    char vocabulary; /* label of the dimension that an index points into; 0: none */
-    char grouped;    /* label whose sizes may differ among inputs if all divide (heads) */
+    bool is_runs;       /* runs=1: splits into runs, or joins them */
+    bool is_same;       /* same=1 */
+    uint8_t vocabulary; /* label of the dimension that an index points into; 0: none */
+    uint8_t grouped;    /* label whose sizes may differ among inputs if all divide (heads) */
     int8_t tail, unless,
         keepdim; /* parameter, -1: none; the number of entries of ~; the condition */
     bool is_word_number[DT_SHARD_WORD_MAX];
@@ -218,11 +218,10 @@ dt_shard_attr_t dt_shard_attr_of(const dt_shard_call_t *call, unsigned param);
 
 /* ---- local programs ---- */
 
-/* rules_program.c: replace the operator, whose arguments are local in `op`, by a program where its
- * row needs one. `inputs`, `outputs`: local metadata. False: no memory. */
+/* rules_program.c: replace the operator of `local`, whose arguments are local already, by a program
+ * where its row needs one. False: no memory. */
 bool dt_shard_program(const dt_shard_call_t *call, const dt_shard_mesh_t *mesh, uint32_t index,
-                      const dt_meta_t *inputs, const dt_meta_t *outputs, const dt_shard_op_t *op,
-                      dt_arena_t *arena, const dt_shard_op_t **ret_ops, uint32_t *ret_count);
+                      dt_arena_t *arena, dt_shard_local_t *local);
 /* Is the mean of this operator the sum of its parts' means, each times a number? */
 bool dt_shard_has_mean(const dt_shard_call_t *call);
 

@@ -220,30 +220,28 @@ dt_status_t dt_shard_localize(const dt_shard_rules_t *rules, const dt_signature_
     dt_shard_call_t call;
     local_t l = {
         .rules = rules, .signature = signature, .mesh = mesh, .index = index, .arena = arena};
-    bool has_memory = metas(&l) && arguments(&l), is_run = true;
-    const dt_shard_op_t *ops = l.op;
-    uint32_t op_count = 1;
+    bool has_memory = metas(&l) && arguments(&l);
     /* Lists run as they are: their kernels take empty tensors. */
     bool is_list = dt_shard_element_count(rules, signature) > 0;
+    dt_shard_local_t local = {.is_run = true,
+                              .op_count = 1,
+                              .ops = l.op,
+                              .inputs = l.inputs,
+                              .outputs = l.outputs,
+                              .fills = l.fills};
     if (has_memory && !is_list && !is_whole(signature)) {
         if (!dt_shard_bind(rules, signature, &call))
             return dt_fail(err, DT_ERR_INVALID, "dt", 0,
                            "%s: no row of the operator has shards, and there are some",
                            signature->name);
         has_memory = localize_all(&l, &call);
-        is_run = has_memory && !is_skipped(&l);
-        if (is_run)
-            has_memory = dt_shard_program(&call, mesh, index, l.inputs, l.outputs, l.op, arena,
-                                          &ops, &op_count);
+        local.is_run = has_memory && !is_skipped(&l);
+        if (local.is_run)
+            has_memory = dt_shard_program(&call, mesh, index, arena, &local);
     }
     if (!has_memory)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "%s: no memory for its local form",
                        signature->name);
-    *ret_local = (dt_shard_local_t){.is_run = is_run,
-                                    .op_count = op_count,
-                                    .ops = ops,
-                                    .inputs = l.inputs,
-                                    .outputs = l.outputs,
-                                    .fills = l.fills};
+    *ret_local = local;
     return DT_OK;
 }

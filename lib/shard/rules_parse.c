@@ -166,9 +166,9 @@ static bool template(parser_t *p, dt_shard_text_t text)
 static bool option_reduce(parser_t *p, dt_shard_text_t value)
 {
     static const char *const names[] = {"", "none", "sum", "avg", "max", "min"};
-    for (uint8_t i = DT_SHARD_REDUCE_NONE; i <= DT_SHARD_REDUCE_MIN; i++)
+    for (unsigned i = DT_SHARD_REDUCE_NONE; i <= DT_SHARD_REDUCE_MIN; i++)
         if (is_text(value, names[i])) {
-            p->rule->reduce = i;
+            p->rule->reduce = (uint8_t)i;
             return true;
         }
     return fail(p, "no such reduction");
@@ -271,7 +271,7 @@ static bool option(parser_t *p, dt_shard_text_t text)
     if (is_text(key, "unless"))
         return option_param(p, value, &rule->unless);
     if (is_text(key, "vocab") || is_text(key, "heads")) {
-        *(*key.at == 'v' ? &rule->vocabulary : &rule->grouped) = *value.at;
+        *(*key.at == 'v' ? &rule->vocabulary : &rule->grouped) = (uint8_t)*value.at;
         return value.size == 1 || fail(p, "expected a label");
     }
     bool *flag = is_text(key, "same")      ? &rule->is_same
@@ -296,10 +296,10 @@ static bool dim_word(parser_t *p, dt_shard_text_t text)
     }
     if (rule->word_count == DT_SHARD_WORD_MAX)
         return fail(p, "too many dimensions");
-    rule->is_word_number[rule->word_count] = isdigit((unsigned char)*text.at) != 0;
-    rule->words[rule->word_count++] = isdigit((unsigned char)*text.at)
-                                          ? (int8_t)(*text.at - '0')
-                                          : (int8_t)find_param(rule, text);
+    bool is_number = isdigit((unsigned char)*text.at) != 0;
+    int word_at = is_number ? *text.at - '0' : find_param(rule, text);
+    rule->is_word_number[rule->word_count] = is_number;
+    rule->words[rule->word_count++] = (int8_t)word_at;
     return true;
 }
 

@@ -227,22 +227,19 @@ static void classes(builder_t *b, dt_shard_span_t span)
 }
 
 bool dt_shard_program(const dt_shard_call_t *call, const dt_shard_mesh_t *mesh, uint32_t index,
-                      const dt_meta_t *inputs, const dt_meta_t *outputs, const dt_shard_op_t *op,
-                      dt_arena_t *arena, const dt_shard_op_t **ret_ops, uint32_t *ret_count)
+                      dt_arena_t *arena, dt_shard_local_t *local)
 {
     builder_t b = {.call = call,
                    .mesh = mesh,
                    .index = index,
-                   .inputs = inputs,
-                   .outputs = outputs,
-                   .op = op,
+                   .inputs = local->inputs,
+                   .outputs = local->outputs,
+                   .op = local->ops,
                    .arena = arena};
     int32_t input;
     dt_shard_span_t span;
     bool is_mean =
         call->is_scaled || (call->reduce == DT_SHARD_REDUCE_AVG && dt_shard_has_mean(call));
-    *ret_ops = op;
-    *ret_count = 1;
     if (!is_mean && !call->rule->vocabulary)
         return true;
     b.ops = dt_arena_calloc(arena, OP_MAX, sizeof *b.ops);
@@ -255,8 +252,8 @@ bool dt_shard_program(const dt_shard_call_t *call, const dt_shard_mesh_t *mesh, 
     else if (vocabulary(&b, &input, &span))
         classes(&b, span);
     if (b.count) {
-        *ret_ops = b.ops;
-        *ret_count = b.count;
+        local->ops = b.ops;
+        local->op_count = b.count;
     }
     return !b.has_failed;
 }

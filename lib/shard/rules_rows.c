@@ -451,15 +451,13 @@ static void view_rows(walk_t *w)
 void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placement_t *have,
                    bool is_plain, bool (*visit)(void *arg, const dt_shard_row_t *row), void *arg)
 {
-    walk_t w;
+    walk_t w = {.call = call,
+                .parts = parts,
+                .have = have,
+                .is_plain = is_plain,
+                .visit = visit,
+                .arg = arg};
     uint8_t seen[256] = {0};
-    w.call = call;
-    w.parts = parts;
-    w.have = have;
-    w.is_plain = is_plain;
-    w.visit = visit;
-    w.arg = arg;
-    w.is_stopped = false;
     for (uint32_t i = 0; i < call->in_count && !w.is_stopped; i++)
         for (unsigned d = 0; d < call->ins[i].meta->ndim && !w.is_stopped; d++) {
             uint8_t label = call->ins[i].labels[d];
