@@ -316,6 +316,26 @@ def copies_keep_the_layout() -> None:
     same(value, torch.load(buffer)["x"].cpu())
 
 
+def what_is_written_and_not_returned() -> None:
+    model = nn.Linear(6, 4)
+    for plan, where in ((plans.data_parallel(0), S0), (plans.fsdp(0), S0), (plans.zero(1, 0), S0)):
+        want, on = copy.deepcopy(model), dtorch.distribute(copy.deepcopy(model), two(), plan)
+        x = torch.randn(8, 6)
+        for m, y in ((want, x), (on, dtorch.distribute_tensor(x, two(), [where]))):
+            optimizer = torch.optim.AdamW(m.parameters(), lr=0.1, fused=True)
+            for _ in range(2):
+                m(y).square().mean().backward()
+                optimizer.step()
+        for a, b in zip(want.parameters(), on.parameters()):
+            close(a, b)
+    x, mean, var = torch.randn(4, 3, 2), torch.zeros(3), torch.ones(3)
+    y = dtorch.distribute_tensor(x, two(), [S0])
+    means, vars_ = (dtorch.distribute_tensor(t, two(), [S0]) for t in (mean, var))
+    close(F.batch_norm(x, mean, var, training=True), F.batch_norm(y, means, vars_, training=True))
+    close(mean, means)
+    close(var, vars_)
+
+
 def lists_of_tensors() -> None:
     values = [torch.randn(4, 3), torch.randn(5), torch.randn(2, 2)]
     on = [dtorch.distribute_tensor(values[0], two(), [S1]), dtorch.distribute_tensor(values[1], two(), [S0])]
@@ -454,7 +474,7 @@ CHECKS = [
     the_first_example_runs, values_go_in_and_come_out, layouts_change, every_layout_is_the_global_value, plain_tensors_meet_them,
     factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
     gradients_go_through_views, redistribute_has_a_gradient, operators_that_depend_on_values, copies_keep_the_layout,
-    lists_of_tensors, gpt_data_parallel, gpt_tensor_parallel, gpt_data_and_tensor_parallel, gpt_fully_sharded,
+    lists_of_tensors, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel, gpt_data_and_tensor_parallel, gpt_fully_sharded,
     zero_shards_the_state, a_state_dict_loads_whole]
 
 if __name__ == "__main__":

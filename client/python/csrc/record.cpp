@@ -310,6 +310,8 @@ void submit(Scratch &s, const Signature &signature)
                    (uint32_t)s.scalars.size(), s.outputs.data(), signature.id_count, &err),
          err);
     s.free_temporaries();
+    if (C10_UNLIKELY(!s.copies.empty()))
+        s.copies.clear();
 }
 
 static bool is_on_mesh(const c10::IValue &value)
@@ -322,6 +324,102 @@ static bool is_on_mesh(const c10::IValue &value)
     }
     return value.isTensor() && value.toTensor().defined() &&
            value.toTensor().device().type() == kind && storage_of(value.toTensor())->mesh;
+}
+
+/* ---- arguments that are written and not returned ---- */
+
+bool writes_unsaid(const Op &op)
+{
+    const auto &arguments = op.handle.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); i++) {
+        const c10::AliasInfo *alias = arguments[i].alias_info();
+        if (C10_UNLIKELY(alias && alias->isWrite() && op.arguments[i].written < 0))
+            return true;
+    }
+    return false;
+}
+
+/* The same on the whole of every device of its mesh, in a storage of its own. */
+at::Tensor whole_copy(const at::Tensor &tensor, uint32_t mesh)
+{
+    using Distribute = at::Tensor(const at::Tensor &, int64_t, at::IntArrayRef);
+    static auto handle = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("dtorch::distribute", "")
+                             .typed<Distribute>();
+    std::vector<int64_t> numbers;
+    for (size_t i = 0; i < mesh_of_number(mesh)->sizes.size(); i++)
+        numbers.insert(numbers.end(), {DT_PLACEMENT_REPLICATE, 0, 1, 1});
+    return handle.call(tensor, mesh, numbers);
+}
+
+bool is_whole(const at::Tensor &tensor)
+{
+    Lock lock(recorder());
+    std::optional<MeshLayout> layout = layout_held(tensor);
+    for (size_t i = 0; layout && i < layout->placements.size(); i++)
+        if (layout->placements[i].kind != DT_PLACEMENT_REPLICATE)
+            return false;
+    return layout.has_value();
+}
+
+struct Wholes {
+    uint32_t mesh = 0;
+    std::vector<std::pair<at::Tensor, at::Tensor>> written; /* a tensor and its copy */
+    bool is_any = false;
+
+    c10::IValue of(const c10::IValue &value, bool is_written)
+    {
+        if (value.isTensorList()) {
+            std::vector<at::Tensor> list;
+            for (const c10::IValue &item : value.toListRef())
+                list.push_back(of(item, is_written).toTensor());
+            return list;
+        }
+        if (!value.isTensor() || !value.toTensor().defined() ||
+            value.toTensor().device().type() != kind || is_whole(value.toTensor()))
+            return value;
+        at::Tensor copy = whole_copy(value.toTensor(), mesh);
+        is_any = true;
+        if (is_written)
+            written.emplace_back(value.toTensor(), copy);
+        return copy;
+    }
+};
+
+uint32_t mesh_in(const c10::IValue &value)
+{
+    uint32_t mesh = 0;
+    if (value.isTensorList())
+        for (const c10::IValue &item : value.toListRef())
+            mesh = mesh ? mesh : mesh_in(item);
+    else if (value.isTensor() && value.toTensor().defined() &&
+             value.toTensor().device().type() == kind)
+        mesh = storage_of(value.toTensor())->mesh;
+    return mesh;
+}
+
+/* What is moved for an operator is a copy, and a write to it would be lost: all is given whole, and
+ * copied back. False: it is whole already. */
+bool record_whole(Op &op, Stack *stack)
+{
+    const size_t count = op.arguments.size(), begin = stack->size() - count;
+    Wholes wholes;
+    Stack given;
+    for (size_t i = begin; i < stack->size() && !wholes.mesh; i++)
+        wholes.mesh = mesh_in((*stack)[i]);
+    for (size_t i = 0; i < count; i++) {
+        const c10::AliasInfo *alias = op.handle.schema().arguments()[i].alias_info();
+        given.push_back(wholes.of((*stack)[begin + i], alias && alias->isWrite()));
+    }
+    if (!wholes.is_any)
+        return false;
+    torch::jit::drop(*stack, count);
+    record(op, &given);
+    for (auto &[tensor, copy] : wholes.written)
+        tensor.copy_(copy);
+    for (c10::IValue &result : given)
+        stack->push_back(std::move(result));
+    return true;
 }
 
 /* What goes another way where a mesh is in play. True: it is done. Recorder not held. */
@@ -338,6 +436,8 @@ static bool record_on_mesh(Op &op, Stack *stack)
         return true;
     }
     if (op.makes_state && make_state(stack, count))
+        return true;
+    if (writes_unsaid(op) && record_whole(op, stack))
         return true;
     adopt_layouts(op, *stack);
     return false;

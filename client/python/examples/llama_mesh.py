@@ -67,7 +67,7 @@ def train(model: Any, ids: torch.Tensor, steps: int) -> tuple[list[float], list[
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         if step == 0:
-            first = [p.grad.detach().cpu() for p in model.parameters()]
+            first = [p.grad.detach().to("cpu", copy=True) for p in model.parameters()]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
