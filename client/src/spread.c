@@ -493,7 +493,7 @@ static void result_is(struct job *job, dt_client_node_t *node, uint32_t i, uint6
         node->output = i;
         node->source_wire = source->wire;
         node->made = source->root->version;
-        if (job->wires[out->input] != source->wire) {
+        if (job->plan && job->wires[out->input] != source->wire) {
             node->via = dt_client_node_kept(session, source, job->plan->want[out->input]);
             if (node->via)
                 node->via->refs++;
@@ -506,6 +506,7 @@ static dt_status_t put_all(struct job *job, uint64_t *ret_outputs, dt_error_t *e
 {
     dt_session_t *session = job->session;
     dt_client_signature_t *signature = job->signature;
+    const dt_client_plan_t *plan = job->plan;
     dt_client_node_t *near[NEAR] = {NULL};
     dt_client_node_t **nodes =
         signature->id_count <= NEAR ? near : malloc(signature->id_count * sizeof *nodes);
@@ -513,11 +514,11 @@ static dt_status_t put_all(struct job *job, uint64_t *ret_outputs, dt_error_t *e
                                : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for results");
     if (status == DT_OK) {
         uint32_t at = 0;
-        for (uint32_t k = 0; k < job->in && job->plan; k++)
-            if (job->plan->want[k] != job->nodes[k]->place && job->is_written[k])
+        for (uint32_t k = 0; plan && k < job->in; k++)
+            if (plan->want[k] != job->nodes[k]->place && job->is_written[k])
                 job->wires[k] = put_move(session, job->nodes[k]->meta, job->nodes[k]->place,
-                                         job->plan->want[k], job->nodes[k]->wire);
-        put_part(session, job->plan ? job->plan->run : signature, job->wires, job->spread->scalars,
+                                         plan->want[k], job->nodes[k]->wire);
+        put_part(session, plan ? plan->run : signature, job->wires, job->spread->scalars,
                  ret_outputs);
         for (uint32_t i = 0; i < signature->output_count; i++)
             if (has_id(&signature->outputs[i])) {
