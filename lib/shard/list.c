@@ -283,7 +283,6 @@ static uint32_t nearest(lister_t *l, uint32_t part, uint64_t to)
             l->near[n++] = vdev;
         best = link < best ? link : best;
     }
-    dt_check(n > 0); /* a region has a holder of each part */
     return n;
 }
 
@@ -294,6 +293,7 @@ static void fetch(lister_t *l, uint64_t to, uint32_t i, uint32_t needers)
     int64_t split = l->topology->split_bytes > 0 ? l->topology->split_bytes : 1;
     int64_t most = box_bytes(l, &l->region) / split;
     box_t box;
+    dt_check(n > 0); /* a region has a holder of each part */
     if (l->from.replica_count >= 2 * needers)
         pieces = l->from.replica_count / needers;
     pieces = pieces < n ? pieces : n;
@@ -314,6 +314,7 @@ static void relay(lister_t *l, const uint64_t *to, uint32_t n)
         if (!box_piece(l, &l->region, is_split ? n : 1, k, &box))
             continue;
         uint32_t count = nearest(l, 0, first);
+        dt_check(count > 0);
         add(l, (move_t){.from = l->near[(k + l->turn) % count], .to = first}, &box);
         for (uint32_t i = 0; i < n; i++)
             if (to[i] != first)
@@ -364,6 +365,7 @@ static void copy_to(lister_t *l, uint32_t n)
 static void give(lister_t *l, uint32_t p, uint64_t to, const box_t *box, uint32_t turn)
 {
     uint32_t n = nearest(l, p, to);
+    dt_check(n > 0);
     add(l, (move_t){.from = l->near[turn % n], .to = to, .part = p, .is_reduce = true}, box);
 }
 

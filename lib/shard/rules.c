@@ -274,6 +274,7 @@ static dt_status_t factory(propagation_t *p, dt_error_t *err)
 {
     const dt_signature_t *s = p->signature;
     dt_layout_t *out = &p->answer->outputs[0];
+    *out = dt_layout_replicate(p->mesh_id, p->mesh->ndim);
     for (uint32_t i = 0; i < s->input_count; i++)
         if (!is_foreign(p, (int32_t)i))
             p->answer->inputs[i] = s->inputs[i].layout;
