@@ -8,6 +8,7 @@
 #include <ATen/ops/new_empty_native.h>
 #include <ATen/ops/new_empty_strided_native.h>
 #include <map>
+#include <torch/library.h>
 
 #include "internal.h"
 
@@ -317,7 +318,7 @@ bool make_state(Stack *stack, size_t count)
 
 /* ---- for the package ---- */
 
-static at::Tensor upload_to(const at::Tensor &cpu, MeshLayout layout)
+static at::Tensor upload_to(const at::Tensor &cpu, const MeshLayout &layout)
 {
     const Geometry *geometry;
     uint64_t id = upload(cpu, layout.mesh->vdevs[0], &geometry, &layout);
