@@ -16,6 +16,7 @@
 #define KEY_MAX            127u
 #define FILE_KEY_MAX       4096u
 #define CONNECT_TIMEOUT_MS 10000
+#define PRIVATE_TIMEOUT_MS 60000 /* two daemons start, and a backend is loaded from a cold disk */
 #define VDEVS_MAX          4096u
 #define SAME_DEVICE_COUNT  8u /* that DtensorInSameDevice=1 stands for */
 #define DEFAULT_PORT       "7700"
@@ -274,6 +275,14 @@ static void find_devices(dt_client_settings_t *settings, const dt_connect_option
     settings->is_one_device = same > 0;
 }
 
+static int64_t connect_timeout_ms(const dt_client_settings_t *settings,
+                                  const dt_connect_options_t *options)
+{
+    if (options->connect_timeout_ms > 0)
+        return options->connect_timeout_ms;
+    return settings->is_private ? PRIVATE_TIMEOUT_MS : CONNECT_TIMEOUT_MS;
+}
+
 dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_options_t *given,
                                dt_error_t *err)
 {
@@ -284,12 +293,10 @@ dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_
     DT_TRY(dt_conf_load(dt_conf_table_client(), &sources, &conf, err));
     find_devices(settings, &options, conf);
     settings->memory_limit_bytes = options.memory_limit_bytes;
-    settings->connect_timeout_ns =
-        (options.connect_timeout_ms > 0 ? options.connect_timeout_ms : CONNECT_TIMEOUT_MS) *
-        DT_CLOCK_MS_NS;
     settings->linger_ns =
         options.linger_us ? options.linger_us * DT_CLOCK_US_NS : DT_CLIENT_LINGER_NS;
     DT_TRY(find_addresses(settings, &options, conf, err));
+    settings->connect_timeout_ns = connect_timeout_ms(settings, &options) * DT_CLOCK_MS_NS;
     DT_TRY(find_key(settings, &options, conf, err));
     DT_TRY(find_tls(settings, &options, conf, err));
     DT_TRY(check_key(settings, err));

@@ -359,7 +359,7 @@ typedef struct dt_connect_options {
     const char *bin_dir;         /* the daemons of a private cluster; NULL: $DTORCH_BIN, beside the
                                     library, $PATH */
     const char *private_devices; /* Devices= of a private cluster's worker; NULL: all */
-    int64_t connect_timeout_ms;  /* 0 = 10 s */
+    int64_t connect_timeout_ms;  /* 0 = 10 s; 60 s for a private cluster */
     uint32_t linger_us;          /* how long a record may wait for more to go with it, 0 = 50 us */
     const char *record_file; /* write the session to this file (dtorchctl diag decode prints it):
                                 operators, uploaded bytes, results; NULL: Record= of client.conf or
