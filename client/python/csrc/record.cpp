@@ -339,9 +339,15 @@ bool writes_unsaid(const Op &op)
     return false;
 }
 
-/* The same on the whole of every device of its mesh, in a storage of its own. */
-at::Tensor whole_copy(const at::Tensor &tensor, uint32_t mesh)
+/* The same on the whole of every device of its mesh, in a storage of its own; on one device for
+ * an operator that draws, since the numbers come from one device's stream. */
+at::Tensor whole_copy(const at::Tensor &tensor, uint32_t mesh, bool draws)
 {
+    using Collect = at::Tensor(const at::Tensor &);
+    static auto collect =
+        c10::Dispatcher::singleton().findSchemaOrThrow("dtorch::collect", "").typed<Collect>();
+    if (draws)
+        return collect.call(tensor);
     using Distribute = at::Tensor(const at::Tensor &, int64_t, at::IntArrayRef);
     static auto handle = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("dtorch::distribute", "")
@@ -363,9 +369,15 @@ bool is_whole(const at::Tensor &tensor)
 }
 
 struct Wholes {
+    bool draws;
     uint32_t mesh = 0;
     std::vector<std::pair<at::Tensor, at::Tensor>> written; /* a tensor and its copy */
     bool is_any = false;
+
+    bool lies_right(const at::Tensor &tensor) const
+    {
+        return draws ? storage_of(tensor)->mesh == 0 : is_whole(tensor);
+    }
 
     c10::IValue of(const c10::IValue &value, bool is_written)
     {
@@ -376,9 +388,9 @@ struct Wholes {
             return list;
         }
         if (!value.isTensor() || !value.toTensor().defined() ||
-            value.toTensor().device().type() != kind || is_whole(value.toTensor()))
+            value.toTensor().device().type() != kind || lies_right(value.toTensor()))
             return value;
-        at::Tensor copy = whole_copy(value.toTensor(), mesh);
+        at::Tensor copy = whole_copy(value.toTensor(), mesh, draws);
         is_any = true;
         if (is_written)
             written.emplace_back(value.toTensor(), copy);
@@ -403,7 +415,7 @@ uint32_t mesh_in(const c10::IValue &value)
 bool record_whole(Op &op, Stack *stack)
 {
     const size_t count = op.arguments.size(), begin = stack->size() - count;
-    Wholes wholes;
+    Wholes wholes{op.draws};
     Stack given;
     for (size_t i = begin; i < stack->size() && !wholes.mesh; i++)
         wholes.mesh = mesh_in((*stack)[i]);
