@@ -186,8 +186,10 @@ static bool tracked_begin(dt_session_t *session, struct tracked *t, uint32_t mas
     t->ids = calloc((size_t)sig->id_count + 1, sizeof *t->ids);
     if (!t->inputs || !t->handles || !t->ids)
         return false;
-    memcpy(t->inputs, call->inputs, in * sizeof *t->inputs);
-    memcpy(t->handles, call->handles, in * sizeof(void *));
+    if (in) { /* before the first tensor there are no lists at all */
+        memcpy(t->inputs, call->inputs, in * sizeof *t->inputs);
+        memcpy(t->handles, call->handles, in * sizeof(void *));
+    }
     for (uint32_t i = 0; mask && i < call->number_count; i++)
         if (mask >> i & 1)
             t->scalars[t->scalar_count++] = call->numbers[i];

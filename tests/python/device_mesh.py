@@ -334,6 +334,22 @@ def what_is_written_and_not_returned() -> None:
     close(F.batch_norm(x, mean, var, training=True), F.batch_norm(y, means, vars_, training=True))
     close(mean, means)
     close(var, vars_)
+    for plan, where in ((plans.data_parallel(0), S0), (plans.data_parallel(0), S1)):
+        norm = nn.BatchNorm1d(3)
+        on = dtorch.distribute(copy.deepcopy(norm), two(), plan)
+        for _ in range(2):
+            close(norm(x), on(dtorch.distribute_tensor(x, two(), [where])))
+        for a, b in zip(norm.buffers(), on.buffers()):
+            close(a, b)
+    for where in (S0, S1):
+        torch.manual_seed(3)
+        want = F.rrelu(x, training=True)
+        torch.manual_seed(3)
+        leaf = dtorch.distribute_tensor(x, two(), [where]).requires_grad_()
+        got = F.rrelu(leaf, training=True)
+        got.sum().backward()
+        same([want], [got.detach().cpu()])
+        close(torch.where(x > 0, 1.0, want / x), leaf.grad)
 
 
 def lists_of_tensors() -> None:

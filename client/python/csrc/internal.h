@@ -145,7 +145,8 @@ enum class Kind : uint8_t {
 struct Argument {
     Kind kind;
     bool is_list;
-    int32_t written; /* return that is this argument, written in place; -1: none */
+    int32_t written;        /* return that is this argument, written in place; -1: none */
+    bool is_unsaid = false; /* written, and no return */
 };
 
 struct Op {
@@ -160,6 +161,8 @@ struct Op {
     bool is_index = false;        /* ... only with a mask among the indices */
     bool takes_cpu = false;       /* indices may lie on the CPU */
     bool draws = false;
+    bool writes_unsaid = false; /* an argument is written and not returned ... */
+    int32_t writes_if = -1;     /* ... only if this argument, a bool, is true; -1: always */
     bool is_pointwise = false;
     bool shapes_by_value = false; /* numbers shape the results: arange and its like */
     bool is_meta_refused = false; /* recorder held */

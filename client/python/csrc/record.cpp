@@ -328,17 +328,6 @@ static bool is_on_mesh(const c10::IValue &value)
 
 /* ---- arguments that are written and not returned ---- */
 
-bool writes_unsaid(const Op &op)
-{
-    const auto &arguments = op.handle.schema().arguments();
-    for (size_t i = 0; i < arguments.size(); i++) {
-        const c10::AliasInfo *alias = arguments[i].alias_info();
-        if (C10_UNLIKELY(alias && alias->isWrite() && op.arguments[i].written < 0))
-            return true;
-    }
-    return false;
-}
-
 /* The same on the whole of every device of its mesh, in a storage of its own; on one device for
  * an operator that draws, since the numbers come from one device's stream. */
 at::Tensor whole_copy(const at::Tensor &tensor, uint32_t mesh, bool draws)
@@ -369,7 +358,7 @@ bool is_whole(const at::Tensor &tensor)
 }
 
 struct Wholes {
-    bool draws;
+    bool draws = false;
     uint32_t mesh = 0;
     std::vector<std::pair<at::Tensor, at::Tensor>> written; /* a tensor and its copy */
     bool is_any = false;
@@ -415,14 +404,14 @@ uint32_t mesh_in(const c10::IValue &value)
 bool record_whole(Op &op, Stack *stack)
 {
     const size_t count = op.arguments.size(), begin = stack->size() - count;
-    Wholes wholes{op.draws};
+    Wholes wholes;
     Stack given;
+    wholes.draws = op.draws;
     for (size_t i = begin; i < stack->size() && !wholes.mesh; i++)
         wholes.mesh = mesh_in((*stack)[i]);
-    for (size_t i = 0; i < count; i++) {
-        const c10::AliasInfo *alias = op.handle.schema().arguments()[i].alias_info();
-        given.push_back(wholes.of((*stack)[begin + i], alias && alias->isWrite()));
-    }
+    for (size_t i = 0; i < count; i++)
+        given.push_back(wholes.of((*stack)[begin + i],
+                                  op.arguments[i].is_unsaid || op.arguments[i].written >= 0));
     if (!wholes.is_any)
         return false;
     torch::jit::drop(*stack, count);
@@ -449,7 +438,8 @@ static bool record_on_mesh(Op &op, Stack *stack)
     }
     if (op.makes_state && make_state(stack, count))
         return true;
-    if (writes_unsaid(op) && record_whole(op, stack))
+    if (op.writes_unsaid && (op.writes_if < 0 || (*stack)[begin + (size_t)op.writes_if].toBool()) &&
+        record_whole(op, stack))
         return true;
     adopt_layouts(op, *stack);
     return false;

@@ -97,6 +97,33 @@ void read_returns(Op &op)
     }
 }
 
+/* Statistics that training writes, which not every schema says: the first of two, and the argument
+ * that says whether it trains. */
+struct Statistics {
+    const char *name;
+    size_t first;
+    int32_t is_training;
+};
+constexpr Statistics statistics[] = {{"aten::native_batch_norm", 3, 5},
+                                     {"aten::_native_batch_norm_legit", 3, 5},
+                                     {"aten::batch_norm_update_stats", 1, -1}};
+
+void find_unsaid(Op &op)
+{
+    const auto &arguments = op.handle.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); i++) {
+        const c10::AliasInfo *alias = arguments[i].alias_info();
+        op.arguments[i].is_unsaid = alias && alias->isWrite() && op.arguments[i].written < 0;
+    }
+    for (const Statistics &s : statistics)
+        if (op.name == s.name) {
+            op.arguments[s.first].is_unsaid = op.arguments[s.first + 1].is_unsaid = true;
+            op.writes_if = s.is_training;
+        }
+    for (const Argument &argument : op.arguments)
+        op.writes_unsaid |= argument.is_unsaid;
+}
+
 std::unordered_map<std::string, Op *> &table()
 {
     static auto *ops = new std::unordered_map<std::string, Op *>;
@@ -126,6 +153,7 @@ Op *make_op(const c10::OperatorHandle &handle)
             argument.kwarg_only() && argument.alias_info() && argument.alias_info()->isWrite();
     }
     read_returns(*op);
+    find_unsaid(*op);
     op->is_dynamic = has_tag(handle, at::Tag::dynamic_output_shape) ||
                      has_tag(handle, at::Tag::data_dependent_output);
     op->is_index = name.name == "aten::index";
