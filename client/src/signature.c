@@ -188,7 +188,7 @@ static dt_status_t drop_some(dt_session_t *session, dt_error_t *err)
     return status;
 }
 
-/* Define `sig`, whose outputs are known, as entry `numbers` of `family`. */
+/* Define `sig`, whose outputs are known, as entry `numbers` of `family`; NULL: of no family. */
 static dt_status_t define(dt_session_t *session, dt_client_family_t *family,
                           const dt_client_numbers_t *numbers, dt_signature_t *sig, uint32_t vdev,
                           dt_client_signature_t **ret_signature, dt_error_t *err)
@@ -210,18 +210,18 @@ static dt_status_t define(dt_session_t *session, dt_client_family_t *family,
     record.definition.body_bytes = (uint32_t)body.len;
     if (status == DT_OK)
         status = dt_client_room(session, dt_record_bound(&record), INT64_MAX, err);
-    if (status == DT_OK && (made = dt_client_find_entry(family, numbers)) != NULL) {
+    if (status == DT_OK && family && (made = dt_client_find_entry(family, numbers)) != NULL) {
         *ret_signature = made; /* another thread was faster */
         dt_buf_fini(&body);
         return DT_OK;
     }
-    if (status == DT_OK && session->cache.signature_count > DT_RECORD_SIG_MAX)
+    if (status == DT_OK && session->cache.signature_count >= DT_RECORD_SIG_MAX)
         status = dt_fail(err, DT_ERR_LIMIT, "dt", DT_RECORD_SIG_MAX,
                          "a session has at most %u signatures", DT_RECORD_SIG_MAX);
-    if (status == DT_OK && !(made = signature_new(session, sig, &body, vdev)))
+    if (status == DT_OK && (!(made = signature_new(session, sig, &body, vdev)) ||
+                            (family ? dt_client_cache_put(&session->cache, family, numbers, made)
+                                    : dt_client_signature_add(&session->cache, made)) != DT_OK))
         status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
-    if (status == DT_OK)
-        status = dt_client_cache_put(&session->cache, family, numbers, made);
     if (status == DT_OK && made) {
         record.definition.id = made->id;
         made->used = dt_client_sequence(session);
@@ -234,38 +234,10 @@ static dt_status_t define(dt_session_t *session, dt_client_family_t *family,
     return status;
 }
 
-/* As define(), of no family. */
 dt_status_t dt_client_signature_define(dt_session_t *session, dt_signature_t *sig,
                                        dt_client_signature_t **ret_signature, dt_error_t *err)
 {
-    dt_buf_t body;
-    dt_record_t record;
-    dt_client_signature_t *made = NULL;
-    dt_buf_init(&body, DT_SIGNATURE_BYTES_MAX);
-    dt_status_t status = dt_signature_encode(sig, &body, err);
-    if (status == DT_OK && session->cache.live_count >= DT_CLIENT_SIGNATURES)
-        status = drop_some(session, err);
-    record.kind = DT_RECORD_DEF_SIG;
-    record.definition.body = body.data;
-    record.definition.body_bytes = (uint32_t)body.len;
-    if (status == DT_OK)
-        status = dt_client_room(session, dt_record_bound(&record), INT64_MAX, err);
-    if (status == DT_OK && session->cache.signature_count >= DT_RECORD_SIG_MAX)
-        status = dt_fail(err, DT_ERR_LIMIT, "dt", DT_RECORD_SIG_MAX,
-                         "a session has at most %u signatures", DT_RECORD_SIG_MAX);
-    if (status == DT_OK && (!(made = signature_new(session, sig, &body, 0)) ||
-                            dt_client_signature_add(&session->cache, made) != DT_OK))
-        status = dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
-    if (status == DT_OK && made) {
-        record.definition.id = made->id;
-        made->used = dt_client_sequence(session);
-        dt_client_put(session, &record);
-        *ret_signature = made;
-    } else {
-        dt_client_signature_free(made);
-    }
-    dt_buf_fini(&body);
-    return status;
+    return define(session, NULL, NULL, sig, 0, ret_signature, err);
 }
 
 /* ---- asking ---- */

@@ -51,21 +51,6 @@ const char *dt_shard_step_name(unsigned kind)
     return kind < DT_SHARD_STEP_KIND_COUNT && names[kind] ? names[kind] : "unknown step";
 }
 
-static bool same(dt_placement_t a, dt_placement_t b)
-{
-    return dt_placement_equal(a, b);
-}
-
-static uint8_t link_between(const dt_shard_topology_t *t, uint64_t a, uint64_t b)
-{
-    uint64_t n = t->vdev_count;
-    if (a == b)
-        return DT_SHARD_LINK_SELF;
-    if (!t->hosts || a >= n || b >= n || t->hosts[a] == t->hosts[b])
-        return DT_SHARD_LINK_HOST;
-    return !t->racks || t->racks[a] == t->racks[b] ? DT_SHARD_LINK_RACK : DT_SHARD_LINK_FAR;
-}
-
 static void links_of(const dt_shard_mesh_t *mesh, const dt_shard_topology_t *topology,
                      uint8_t *ret_links)
 {
@@ -80,7 +65,7 @@ static void links_of(const dt_shard_mesh_t *mesh, const dt_shard_topology_t *top
         for (unsigned j = mesh->ndim; j-- > 0; stride *= mesh->sizes[j]) {
             if (i / stride % mesh->sizes[j] == 0)
                 continue;
-            uint8_t link = link_between(topology, mesh->vdevs[i], mesh->vdevs[i - stride]);
+            uint8_t link = dt_shard_link_between(topology, mesh->vdevs[i], mesh->vdevs[i - stride]);
             ret_links[j] = link > ret_links[j] ? link : ret_links[j];
         }
     }
@@ -105,7 +90,7 @@ static unsigned kind_of(dt_placement_t a, dt_placement_t b)
     bool is_scale = a.reduction <= DT_REDUCTION_AVG && b.reduction <= DT_REDUCTION_AVG;
     if (a.kind == DT_PLACEMENT_PARTIAL && b.kind == a.kind && !is_scale)
         return 0;
-    return same(a, b) ? 0 : kinds[a.kind][b.kind];
+    return dt_placement_equal(a, b) ? 0 : kinds[a.kind][b.kind];
 }
 
 static int64_t local_bytes(const search_t *s, const dt_placement_t *at)
@@ -193,9 +178,9 @@ static int moved(const search_t *s, int state, uint32_t mask, int o, dt_shard_st
                 return -1; /* an inner dimension cuts what this move would change */
             continue;
         }
-        while (k < s->option_count[j] && !same(s->options[j][k], want))
+        while (k < s->option_count[j] && !dt_placement_equal(s->options[j][k], want))
             k++;
-        if (k == s->option_count[j] || !same(at[j], at[first]))
+        if (k == s->option_count[j] || !dt_placement_equal(at[j], at[first]))
             return -1;
         to = (to & ~(3 << (2 * j))) | k << (2 * j);
     }
@@ -243,7 +228,7 @@ static void relax(search_t *s, int state, int *tail)
 static int option_add(search_t *s, unsigned j, dt_placement_t p)
 {
     int k = 0;
-    while (k < s->option_count[j] && !same(s->options[j][k], p))
+    while (k < s->option_count[j] && !dt_placement_equal(s->options[j][k], p))
         k++;
     if (k == s->option_count[j])
         s->options[j][s->option_count[j]++] = p;
@@ -258,7 +243,7 @@ static int options_init(search_t *s, const dt_layout_t *from, const dt_layout_t 
         longest = s->meta->sizes[d] > s->meta->sizes[longest] ? d : longest;
     for (unsigned j = 0; j < s->mesh->ndim; j++) {
         dt_placement_t was = from->placements[j], becomes = to->placements[j];
-        bool changes = !same(was, becomes);
+        bool changes = !dt_placement_equal(was, becomes);
         (void)option_add(s, j, was);
         goal |= option_add(s, j, becomes) << (2 * j);
         if (changes || was.kind == DT_PLACEMENT_SHARD)
@@ -347,7 +332,7 @@ static dt_shard_step_t price_exchange(const dt_shard_pair_t *pair,
             pair->to->placements[j].kind == DT_PLACEMENT_REPLICATE ? 1 : (int64_t)to->sizes[j];
     for (uint32_t i = 0; i < to->count; i++) {
         load_t load = load_of(pair, i, parts, copies);
-        uint8_t reach = link_between(topology, to->vdevs[i], from->vdevs[i % from->count]);
+        uint8_t reach = dt_shard_link_between(topology, to->vdevs[i], from->vdevs[i % from->count]);
         most = load.bytes > most ? load.bytes : most;
         messages = load.messages > messages ? load.messages : messages;
         link = reach > link ? reach : link;

@@ -66,7 +66,7 @@ static uint32_t host_of(const lister_t *l, uint64_t vdev)
     return l->topology->hosts && vdev < l->topology->vdev_count ? l->topology->hosts[vdev] : 0;
 }
 
-static dt_shard_link_t link_between(const dt_shard_topology_t *t, uint64_t a, uint64_t b)
+dt_shard_link_t dt_shard_link_between(const dt_shard_topology_t *t, uint64_t a, uint64_t b)
 {
     uint64_t n = t->vdev_count;
     if (a == b)
@@ -277,7 +277,7 @@ static uint32_t nearest(lister_t *l, uint32_t part, uint64_t to)
     for (uint32_t r = 0; r < l->from.replica_count; r++) {
         uint64_t vdev =
             l->from.mesh->vdevs[l->base + l->from.part_at[part] + l->from.replica_at[r]];
-        int link = (int)link_between(l->topology, vdev, to);
+        int link = (int)dt_shard_link_between(l->topology, vdev, to);
         n = link < best ? 0 : n;
         if (link <= best)
             l->near[n++] = vdev;
@@ -326,7 +326,8 @@ static void relay(lister_t *l, const uint64_t *to, uint32_t n)
 static void serve_host(lister_t *l, uint32_t group, uint32_t done, uint32_t needers)
 {
     (void)nearest(l, 0, l->receivers[0]);
-    bool is_far = link_between(l->topology, l->near[0], l->receivers[0]) > DT_SHARD_LINK_HOST;
+    bool is_far =
+        dt_shard_link_between(l->topology, l->near[0], l->receivers[0]) > DT_SHARD_LINK_HOST;
     if (group > 1 && is_far) {
         relay(l, l->receivers, group);
         return;

@@ -82,6 +82,9 @@ typedef struct dt_shard_topology {
 } dt_shard_topology_t;
 /* One host, and costs of the shared-memory and TCP transports. */
 extern const dt_shard_topology_t dt_shard_topology_default;
+/* Over what bytes go from vdev a to vdev b; vdevs that the topology does not know are on one host.
+ */
+dt_shard_link_t dt_shard_link_between(const dt_shard_topology_t *t, uint64_t a, uint64_t b);
 
 /* A tensor and two layouts of it. */
 typedef struct dt_shard_pair {

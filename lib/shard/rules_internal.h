@@ -156,7 +156,7 @@ typedef struct dt_shard_tensor {
     uint8_t term;
     char kind; /* f i b c */
     bool is_linear;
-    bool is_ignored; /* an empty placeholder in a list */
+    bool is_ignored; /* of shape (0,) in a list: cat drops it */
     bool has_deps;
     uint16_t deps;                   /* slots */
     uint8_t labels[DT_META_DIM_MAX]; /* 0: whole; ASCII or 128 + k */

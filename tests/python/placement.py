@@ -341,7 +341,7 @@ def cases():
     yield "aten::zeros_like", (r(4, 6),)
     yield "aten::view.dtype", (i(99, 4, 6), torch.float64)
     yield "aten::view.dtype", (i(99, 4, 6), torch.float32)
-    # an empty placeholder
+    # a tensor of shape (0,), which cat drops
     yield "aten::cat", ([r(0), r(4, 6), r(4, 3)], 1)
     yield "aten::cat", ([r(4, 6), r(0), r(5, 6)], 0)
     # means of unequal shards
