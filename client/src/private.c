@@ -185,6 +185,7 @@ static dt_status_t configure(struct dt_client_private *cluster, int which, dt_er
     char path[PATH_MAX + 64], text[4 * PATH_MAX];
     int n;
     (void)snprintf(path, sizeof path, "%s/%s.conf", dir, names[which]);
+    /* Who is silent here has no processor: its end is told by the kernel at once. */
     if (which == CONTROLLER)
         n = snprintf(text, sizeof text,
                      "[Controller]\nClusterName=private\nListen=%s/controller.sock\n"
