@@ -250,6 +250,7 @@ typedef struct dt_client_signature {
     uint32_t output_count;
     bool is_pinned; /* the program knows its number */
     bool is_dropped;
+    bool writes_unsaid;   /* inputs that no output names: any of them */
     uint64_t used;        /* sequence of its last use */
     dt_output_t *outputs; /* (output_count) */
     uint32_t *metas;      /* (output_count) interned */

@@ -401,38 +401,12 @@ static dt_client_signature_t *run_find(const struct planning *p)
     return NULL;
 }
 
-/* ---- operators that write what they do not return ---- */
-
-/* In place over lists, fused optimizers, statistics of a batch norm that trains: no output says
- * what is written, so a write to an input that was moved for the operator would be lost. */
-static bool writes_unsaid(const dt_signature_t *sig)
-{
-    static const char *const named[] = {
-        "native_batch_norm",       "_native_batch_norm_legit", "_batch_norm_with_update",
-        "batch_norm_update_stats", "rrelu_with_noise",         "rrelu_with_noise_",
-    };
-    const char *colons = strstr(sig->name, "::");
-    const char *base = colons ? colons + 2 : sig->name;
-    size_t bytes = strcspn(base, ".");
-    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
-        if (strlen(named[i]) != bytes || memcmp(base, named[i], bytes) != 0)
-            continue;
-        for (uint32_t k = 0; k < sig->arg_count; k++)
-            if (sig->args[k].tag == DT_VALUE_FALSE) /* training= */
-                return false;
-        return true;
-    }
-    for (uint32_t i = 0; i < sig->output_count; i++)
-        if (sig->outputs[i].alias == DT_ALIAS_IN_PLACE)
-            return false;
-    return bytes > 2 && base[bytes - 1] == '_' && base[bytes - 2] != '_';
-}
-
+/* What an operator writes and does not return: a write to a copy would be lost. */
 static dt_status_t check_unsaid(const struct planning *p, dt_error_t *err)
 {
     const dt_client_plan_t *plan = p->plan;
     for (uint32_t i = 0; i < p->sig->input_count; i++)
-        if (plan->want[i] != (plan->have[i] & ~DT_CLIENT_PIN) && writes_unsaid(p->sig))
+        if (plan->want[i] != (plan->have[i] & ~DT_CLIENT_PIN) && p->signature->writes_unsaid)
             return dt_fail(err, DT_ERR_INVALID, "dt", i,
                            "%s writes to arguments that it does not return, and its tensor %u "
                            "would have to be moved: redistribute its tensors to Replicate first",

@@ -99,6 +99,31 @@ static bool keep_inputs(dt_session_t *session, const dt_signature_t *sig, const 
     return true;
 }
 
+/* In place over lists, fused optimizers, statistics of a batch norm that trains: no output says
+ * what is written. */
+static bool writes_unsaid(const dt_signature_t *sig)
+{
+    static const char *const named[] = {
+        "native_batch_norm",       "_native_batch_norm_legit", "_batch_norm_with_update",
+        "batch_norm_update_stats", "rrelu_with_noise",         "rrelu_with_noise_",
+    };
+    const char *colons = strstr(sig->name, "::");
+    const char *base = colons ? colons + 2 : sig->name;
+    size_t bytes = strcspn(base, ".");
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        if (strlen(named[i]) != bytes || memcmp(base, named[i], bytes) != 0)
+            continue;
+        for (uint32_t k = 0; k < sig->arg_count; k++)
+            if (sig->args[k].tag == DT_VALUE_FALSE) /* training= */
+                return false;
+        return true;
+    }
+    for (uint32_t i = 0; i < sig->output_count; i++)
+        if (sig->outputs[i].alias == DT_ALIAS_IN_PLACE)
+            return false;
+    return bytes > 2 && base[bytes - 1] == '_' && base[bytes - 2] != '_';
+}
+
 static dt_client_signature_t *signature_new(dt_session_t *session, const dt_signature_t *sig,
                                             const dt_buf_t *body, uint32_t vdev)
 {
@@ -111,6 +136,7 @@ static dt_client_signature_t *signature_new(dt_session_t *session, const dt_sign
         goto fail;
     made->flags = sig->flags;
     made->vdev = vdev;
+    made->writes_unsaid = writes_unsaid(sig);
     made->input_count = sig->input_count;
     made->output_count = sig->output_count;
     for (uint32_t i = 0; i < sig->arg_count; i++)

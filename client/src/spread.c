@@ -326,7 +326,8 @@ static dt_status_t look(struct job *job, dt_error_t *err)
         job->have[0] =
             job->spread->wanted == DT_CLIENT_NO_PLACE ? job->signature->vdev : job->spread->wanted;
     DT_TRY(dt_client_plan(session, job->signature, job->have, &job->plan, err));
-    if (!job->plan->must_move && job->signature->id_count == job->signature->output_count)
+    if (!job->plan->must_move && job->signature->id_count == job->signature->output_count &&
+        !job->signature->writes_unsaid)
         return DT_OK; /* nothing moves, nothing is written */
     for (uint32_t k = 0; k < job->in && !job->must_restart; k++) {
         if (job->is_written[k])
@@ -346,16 +347,15 @@ static dt_status_t look(struct job *job, dt_error_t *err)
 static size_t bound_of(const struct job *job)
 {
     size_t bound = dt_client_op_bound(job->in, job->signature->id_count, job->spread->scalar_count);
-    if (!job->plan)
-        return bound;
-    bound += (size_t)MOVE_BOUND * job->signature->output_count;
-    for (uint32_t i = 0; i < job->signature->output_count; i++) {
-        if (job->signature->outputs[i].alias != DT_ALIAS_IN_PLACE)
+    if (job->plan)
+        bound += (size_t)MOVE_BOUND * job->signature->output_count;
+    for (uint32_t k = 0; k < job->in; k++) {
+        if (!job->is_written[k])
             continue;
-        bound += (size_t)4 * MOVE_BOUND;
-        for (const dt_client_node_t *node = job->nodes[job->signature->outputs[i].input];
-             node->source; node = node->source)
-            bound += (size_t)2 * MOVE_BOUND;
+        if (job->plan && job->plan->want[k] != job->nodes[k]->place)
+            bound += (size_t)4 * MOVE_BOUND;
+        for (const dt_client_node_t *node = job->nodes[k]; node->source; node = node->source)
+            bound += node->via ? (size_t)2 * MOVE_BOUND : 0;
     }
     return bound;
 }
@@ -509,7 +509,7 @@ static dt_status_t put_all(struct job *job, uint64_t *ret_outputs, dt_error_t *e
     const dt_client_plan_t *plan = job->plan;
     dt_client_node_t *near[NEAR] = {NULL};
     dt_client_node_t **nodes =
-        signature->id_count <= NEAR ? near : malloc(signature->id_count * sizeof *nodes);
+        signature->id_count <= NEAR ? near : calloc(signature->id_count, sizeof *nodes);
     dt_status_t status = nodes ? results_make(job, nodes, err)
                                : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for results");
     if (status == DT_OK) {
@@ -574,6 +574,8 @@ dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *sp
                       .have = is_near ? near_have : malloc(in * sizeof *job.have),
                       .is_written = is_near ? near_written : calloc(in, 1)};
     bool is_made = job.nodes && job.wires && job.have && job.is_written;
+    if (is_made && spread->signature->writes_unsaid) /* it may be any */
+        memset(job.is_written, 1, in);
     for (uint32_t i = 0; is_made && i < spread->signature->output_count; i++)
         if (spread->signature->outputs[i].alias == DT_ALIAS_IN_PLACE)
             job.is_written[spread->signature->outputs[i].input] = 1;

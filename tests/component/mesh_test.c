@@ -507,6 +507,42 @@ Test(mesh, what_has_no_row_is_that_of_one_device)
     cr_assert_eq(dt_testcluster_stop(tc), 0);
 }
 
+/* In place over a list: no output says that its tensors are written. */
+Test(mesh, what_is_written_and_not_returned_is_seen_in_copies_that_were_kept)
+{
+    const int64_t sizes[] = {4, 4};
+    static dt_failure_t failure;
+    if (strcmp(dt_clienttest_devices(), "ref") == 0)
+        cr_skip_test("ref has no operator of this kind");
+    dt_testcluster_t *tc = start_any();
+    dt_session_t *session = begin(tc, 2);
+    dt_mesh_t *mesh = mesh_of(session, 1, 2, 1);
+    const dt_placement_t whole = replicate(), rows = shard(0), columns = shard(1);
+    dt_tensor_t *x = upload(session, mesh, &whole, 2, sizes, 1);
+    dt_tensor_t *y = upload(session, mesh, &rows, 2, sizes, 1);
+    dt_tensor_t *across = upload(session, mesh, &columns, 2, sizes, 1);
+    dt_tensor_t *z = dt_clienttest_call2(session, "aten::add.Tensor", x, y); /* x is cut for it */
+    expect_ramp(tc, z, 16, 1, 2);
+    dt_tensor_free(z);
+    const dt_value_t list[] = {dt_arg_tensors(&x, 1), dt_arg_tensors(&x, 1)};
+    cr_assert_eq(dt_call(session, "aten::_foreach_add_.List", list, 2, NULL, 0, NULL, &failure),
+                 DT_OK, "%s", failure.error.text);
+    z = dt_clienttest_call2(session, "aten::sub.Tensor", x, y);
+    expect_ramp(tc, z, 16, 1, 1);
+    const dt_value_t moves[] = {dt_arg_tensors(&y, 1), dt_arg_tensors(&across, 1)};
+    cr_assert_eq(dt_call(session, "aten::_foreach_add_.List", moves, 2, NULL, 0, NULL, &failure),
+                 DT_ERR_INVALID);
+    cr_assert(strstr(failure.error.text, "would have to be moved"), "%s", failure.error.text);
+    expect_ramp(tc, y, 16, 1, 1);
+    dt_tensor_free(x);
+    dt_tensor_free(y);
+    dt_tensor_free(z);
+    dt_tensor_free(across);
+    dt_mesh_free(mesh);
+    dt_clienttest_disconnect(session);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
 Test(mesh, a_strict_session_refuses_what_would_move_and_says_what)
 {
     const int64_t sizes[] = {4, 4};

@@ -341,6 +341,20 @@ def what_is_written_and_not_returned() -> None:
             close(norm(x), on(dtorch.distribute_tensor(x, two(), [where])))
         for a, b in zip(norm.buffers(), on.buffers()):
             close(a, b)
+    # Copies that were kept for another operator are told apart from what was written since.
+    norm = nn.BatchNorm1d(3)
+    on = dtorch.distribute(copy.deepcopy(norm), two(), plans.data_parallel(0))
+    for _ in range(2):
+        close(norm.eval()(x), on.eval()(dtorch.distribute_tensor(x, two(), [S1])))
+        close(norm.train()(x), on.train()(dtorch.distribute_tensor(x, two(), [R])))
+    model, weights = nn.Linear(4, 4, bias=False), torch.randn(4, 4)
+    on = dtorch.distribute(copy.deepcopy(model), two(), plans.data_parallel(0))
+    for m, w in ((model, weights), (on, dtorch.distribute_tensor(weights, two(), [S0]))):
+        optimizer = torch.optim.AdamW(m.parameters(), lr=0.1, fused=True)
+        for _ in range(2):
+            (m.weight * w).sum().backward()
+            optimizer.step()
+    close(model.weight * weights, on.weight * dtorch.distribute_tensor(weights, two(), [S0]))
     for where in (S0, S1):
         torch.manual_seed(3)
         want = F.rrelu(x, training=True)
