@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/strings.h"
 #include "client.h"
 
 #define ARENA_MAX (32u << 20)
@@ -93,9 +94,14 @@ static bool keep_inputs(dt_session_t *session, const dt_signature_t *sig, const 
         return false;
     memcpy(made->body, body->data, body->len);
     made->body_bytes = (uint32_t)body->len;
-    for (uint32_t i = 0; i < sig->input_count; i++)
-        if (dt_client_meta_intern(&session->metas, &sig->inputs[i].meta, &made->inputs[i]) != DT_OK)
+    bool is_question =
+        dt_str_is_equal(sig->name, "dtorch::metadata"); /* says nothing of its input */
+    for (uint32_t i = 0; i < sig->input_count; i++) {
+        made->inputs[i] = DT_CLIENT_NO_META;
+        if (!is_question &&
+            dt_client_meta_intern(&session->metas, &sig->inputs[i].meta, &made->inputs[i]) != DT_OK)
             return false;
+    }
     return true;
 }
 

@@ -366,6 +366,14 @@ def what_is_written_and_not_returned() -> None:
         close(torch.where(x > 0, 1.0, want / x), leaf.grad)
 
 
+def sizes_that_had_to_be_asked_for() -> None:
+    # What is asked has no sizes of its own: they are not taken for those of the tensor that is asked about.
+    numbers = torch.arange(24).reshape(4, 3, 2)
+    for where in (S0, S1, R):
+        got = torch.unravel_index(dtorch.distribute_tensor(numbers, two(), [where]), (2, 3, 4))
+        same(list(torch.unravel_index(numbers, (2, 3, 4))), [t.cpu() for t in got])
+
+
 def lists_of_tensors() -> None:
     values = [torch.randn(4, 3), torch.randn(5), torch.randn(2, 2)]
     on = [dtorch.distribute_tensor(values[0], two(), [S1]), dtorch.distribute_tensor(values[1], two(), [S0])]
@@ -504,8 +512,8 @@ CHECKS = [
     the_first_example_runs, values_go_in_and_come_out, layouts_change, every_layout_is_the_global_value, plain_tensors_meet_them,
     factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
     gradients_go_through_views, redistribute_has_a_gradient, operators_that_depend_on_values, copies_keep_the_layout,
-    lists_of_tensors, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel, gpt_data_and_tensor_parallel, gpt_fully_sharded,
-    zero_shards_the_state, a_state_dict_loads_whole]
+    sizes_that_had_to_be_asked_for, lists_of_tensors, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel,
+    gpt_data_and_tensor_parallel, gpt_fully_sharded, zero_shards_the_state, a_state_dict_loads_whole]
 
 if __name__ == "__main__":
     for function in CHECKS:
