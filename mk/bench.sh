@@ -34,6 +34,6 @@ keys=$(echo "$2" | tr ',' ' ')
         device=$?
     fi
     # 3: none of the keys is one of its own
-    case $control$stream$fair$shard$device in *[!03]* | 33333) touch build/bench.failed ;; esac
+    case $control$stream$fair$collective$shard$device in *[!03]* | 333333) touch build/bench.failed ;; esac
 } | tee build/bench.jsonl
 [ ! -e build/bench.failed ]

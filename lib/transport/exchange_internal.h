@@ -93,7 +93,9 @@ struct dt_exchange_plan {
     dt_reduce_t reduce; /* how parts are combined */
     dt_reduce_t fill;   /* with what a Partial target is filled first */
     bool fills;
-    bool has_pulls; /* wave 1 is read out of other engines' targets */
+    bool has_pulls;      /* wave 1 is read out of other engines' targets */
+    bool has_remotes;    /* engines of other hosts take part */
+    uint64_t work_bytes; /* that our pieces read and write */
     uint32_t piece_count, send_count, member_count;
     dt_exchange_piece_t *pieces; /* (piece_count) by wave and target */
     dt_exchange_send_t *sends;   /* (send_count) in the order of their messages */

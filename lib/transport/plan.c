@@ -270,6 +270,7 @@ static dt_status_t places_reach(lister_t *l, dt_error_t *err)
         place->reach = place->member == world->self                          ? DT_EXCHANGE_OWN
                        : world->is_remote && world->is_remote[place->member] ? DT_EXCHANGE_REMOTE
                                                                              : DT_EXCHANGE_SHARED;
+        plan->has_remotes |= place->reach == DT_EXCHANGE_REMOTE;
         l->place_of[place->vdev] = i;
     }
     plan->member_count = 0;
@@ -565,9 +566,11 @@ static void coverage_count(dt_exchange_plan_t *plan)
 static dt_status_t scratch_make(dt_exchange_plan_t *plan, dt_error_t *err)
 {
     size_t most = 1;
+    plan->work_bytes = 0;
     for (uint32_t i = 0; i < plan->piece_count; i++) {
         size_t ends = (size_t)plan->pieces[i].part_count + plan->pieces[i].push_count + 1;
         most = ends > most ? ends : most;
+        plan->work_bytes += ends * dt_exchange_box_bytes(plan, plan->pieces[i].sizes);
     }
     plan->ends = dt_arena_calloc(&plan->arena, most, sizeof *plan->ends);
     plan->strides = dt_arena_calloc(&plan->arena, most, sizeof *plan->strides);
@@ -582,7 +585,7 @@ dt_status_t dt_exchange_plan_prepare(dt_exchange_plan_t *plan, const dt_exchange
     for (uint32_t i = 0; i < plan->place_count; i++)
         top = plan->places[i].vdev > top ? plan->places[i].vdev : top;
     plan->piece_count = plan->send_count = 0;
-    plan->has_pulls = false;
+    plan->has_pulls = plan->has_remotes = false;
     l.place_of = calloc(top + 1, sizeof *l.place_of);
     dt_status_t status = l.place_of ? places_reach(&l, err) : no_memory(err);
     if (status == DT_OK)

@@ -14,8 +14,10 @@
 
 /* Turns without progress before the thread sleeps: first it only pauses, then it gives the core to
  * whoever is late. A peer is never spun for long: it may need this very core. */
-#define DT_TRANSPORT_PAUSES 500u
-#define DT_TRANSPORT_TRIES  700u
+#define DT_TRANSPORT_PAUSES 50u
+#define DT_TRANSPORT_YIELDS 200u
+/* What an executor does itself: two hand-overs to the thread would take longer. */
+#define DT_TRANSPORT_SMALL_BYTES ((uint64_t)256 << 10)
 
 struct dt_transport {
     dt_transport_options_t options;
@@ -24,6 +26,7 @@ struct dt_transport {
     dt_list_t sessions; /* executor */
     pthread_t thread;
     bool has_thread; /* executor */
+    uint32_t cores;
     _Atomic bool is_asleep;
     _Atomic bool has_ended; /* something is in `ended` */
     pthread_mutex_t lock;   /* the rest */
@@ -41,6 +44,21 @@ static void cpu_pause(void)
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
+}
+
+/* Turns to only pause in: none where there are more engines than cores, as one of them is late for
+ * want of ours. */
+static uint32_t pauses_of(const dt_transport_t *transport, const dt_transport_session_t *session)
+{
+    return session->run.plan->member_count > transport->cores ? 0 : DT_TRANSPORT_PAUSES;
+}
+
+static void rest(uint32_t idle, uint32_t pauses)
+{
+    if (idle >= pauses)
+        (void)sched_yield();
+    else
+        cpu_pause();
 }
 
 /* Take what the executor has handed over. False: the end. */
@@ -115,14 +133,20 @@ static void thread_sleep(dt_transport_t *transport, dt_list_t *running)
 }
 
 /* How long to look before sleeping. Looking at sockets costs system calls. */
-static uint32_t tries_of(dt_list_t *running)
+static uint32_t tries_of(const dt_transport_t *transport, dt_list_t *running, uint32_t *ret_pauses)
 {
+    *ret_pauses = DT_TRANSPORT_PAUSES;
     if (dt_list_is_empty(running))
         return 0;
-    for (dt_list_t *at = running->next; at != running; at = at->next)
-        if (DT_CONTAINER_OF(at, dt_transport_session_t, run_link)->run.has_links)
+    for (dt_list_t *at = running->next; at != running; at = at->next) {
+        const dt_transport_session_t *session =
+            DT_CONTAINER_OF(at, dt_transport_session_t, run_link);
+        uint32_t pauses = pauses_of(transport, session);
+        *ret_pauses = pauses < *ret_pauses ? pauses : *ret_pauses;
+        if (session->run.has_links)
             return 2;
-    return DT_TRANSPORT_TRIES;
+    }
+    return *ret_pauses + DT_TRANSPORT_YIELDS;
 }
 
 static void *thread_main(void *arg)
@@ -136,14 +160,13 @@ static void *thread_main(void *arg)
             idle = 0;
             continue;
         }
+        uint32_t pauses;
         idle++;
-        if (idle >= tries_of(&running)) {
+        if (idle >= tries_of(transport, &running, &pauses)) {
             thread_sleep(transport, &running);
             idle = 0;
-        } else if (idle >= DT_TRANSPORT_PAUSES) {
-            (void)sched_yield();
         } else {
-            cpu_pause();
+            rest(idle, pauses);
         }
     }
     while (!dt_list_is_empty(&running))
@@ -167,6 +190,8 @@ dt_status_t dt_transport_create(const dt_transport_options_t *options,
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for the transport");
     transport->options = *options;
     transport->wake = options->wake;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    transport->cores = cores > 0 ? (uint32_t)cores : 1;
     if (transport->wake < 0) {
         dt_status_t status = dt_ring_wake_create(&transport->wake, err);
         if (status != DT_OK) {
@@ -447,6 +472,25 @@ static void run_refuse(dt_transport_session_t *session, dt_status_t status)
     run_end(session);
 }
 
+/* A small exchange between engines of this host: go through it here, as long as nobody is late.
+ * False: the thread has to wait for somebody. */
+static bool run_small(const dt_transport_t *transport, dt_transport_session_t *session)
+{
+    const dt_transport_run_t *run = &session->run;
+    uint32_t pauses = pauses_of(transport, session);
+    if (run->plan->work_bytes > DT_TRANSPORT_SMALL_BYTES || run->plan->has_remotes)
+        return false;
+    for (uint32_t idle = 0; idle < pauses + DT_TRANSPORT_YIELDS;) {
+        if (dt_exchange_step(session))
+            idle = 0;
+        else
+            rest(idle++, pauses);
+        if (run->state == DT_TRANSPORT_ENDED)
+            return true;
+    }
+    return false;
+}
+
 bool dt_transport_start(dt_transport_t *transport, uint32_t instance, const dt_exchange_t *exchange)
 {
     dt_transport_session_t *session = session_find(transport, instance);
@@ -478,6 +522,10 @@ bool dt_transport_start(dt_transport_t *transport, uint32_t instance, const dt_e
         return true;
     }
     session->run.state = DT_TRANSPORT_PUBLISH;
+    if (run_small(transport, session)) {
+        run_end(session);
+        return true;
+    }
     pthread_mutex_lock(&transport->lock);
     session->is_running = true;
     dt_list_push(&transport->mails, &session->run_link);

@@ -1,7 +1,9 @@
-/* Figures of lib/transport between processes of one host: all-reduce of 64 MiB with 2 and 4
- * engines, and redistributions with 2, over gloo's time in the same run. usage: collective [KEY...]
+/* Figures of lib/transport between processes of one host: all-reduce of 64 MiB and of 1 KiB with 2
+ * and 4 engines, and redistributions with 2, over gloo's time in the same run.
+ * usage: collective [KEY...]
  * Peers: `build/venv/bin/python tests/bench/gloo.py`, where PyTorch is; else their figures are 0
- * and what is over them is left out. Prints JSON lines; exits 3 when no key is ours. */
+ * and what is over them is left out. Where mpicc and mpirun are installed, a line beside
+ * (allreduce64_2_mpi_ms ...) tells their time. Prints JSON lines; exits 3 when no key is ours. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,27 +18,35 @@
 #include "transport/board.h"
 #include "transport/transport.h"
 
-#define BYTES      (INT64_C(64) << 20)
-#define ARENA      ((uint64_t)1 << 30)
-#define RUNS       15
-#define WARM       3
-#define ENGINES    4u
-#define DEFINITION "build/venv/bin/python tests/bench/gloo.py"
+#define LARGE    (INT64_C(64) << 20) /* bytes */
+#define SMALL    INT64_C(1024)
+#define ARENA    ((uint64_t)1 << 30)
+#define RUNS_MAX 400
+#define WARM     3
+#define ENGINES  4u
+#define GLOO     "build/venv/bin/python tests/bench/gloo.py"
+#define MPI_MAKE "mpicc -O2 -o build/bench-mpi tests/bench/mpi/allreduce.c"
+#define MPI_RUN  "mpirun --oversubscribe --allow-run-as-root -np"
 
 typedef struct figure {
     const char *key;
+    const char *mpi; /* the key of MPI's time; NULL: it is not asked */
     uint32_t engines;
     char from, to; /* P, R, 0, 1: a shard of that dimension */
-    bool is_ratio; /* over gloo's time */
-    double goal;
+    int64_t bytes;
+    int runs;
+    const char *unit; /* "ms", "us", "ratio": over gloo's time */
+    double goal;      /* 0: none */
 } figure_t;
 
 static const figure_t figures[] = {
-    {"allreduce64_2_ms", 2, 'P', 'R', false, 5},
-    {"allreduce64_4_ms", 4, 'P', 'R', false, 12},
-    {"redistribute_s0_r_ratio", 2, '0', 'R', true, 0.3},
-    {"redistribute_s0_s1_ratio", 2, '0', '1', true, 0.3},
-    {"redistribute_p_s0_ratio", 2, 'P', '0', true, 0.3},
+    {"allreduce64_2_ms", "allreduce64_2_mpi_ms", 2, 'P', 'R', LARGE, 15, "ms", 5},
+    {"allreduce64_4_ms", "allreduce64_4_mpi_ms", 4, 'P', 'R', LARGE, 15, "ms", 12},
+    {"allreduce1k_2_us", "allreduce1k_2_mpi_us", 2, 'P', 'R', SMALL, RUNS_MAX, "us", 0},
+    {"allreduce1k_4_us", "allreduce1k_4_mpi_us", 4, 'P', 'R', SMALL, RUNS_MAX, "us", 0},
+    {"redistribute_s0_r_ratio", NULL, 2, '0', 'R', LARGE, 15, "ratio", 0.3},
+    {"redistribute_s0_s1_ratio", NULL, 2, '0', '1', LARGE, 15, "ratio", 0.3},
+    {"redistribute_p_s0_ratio", NULL, 2, 'P', '0', LARGE, 15, "ratio", 0.3},
 };
 
 typedef struct world {
@@ -120,7 +130,8 @@ static dt_placement_t placement_of(char word)
 static dt_exchange_plan_t *plan_make(const figure_t *figure)
 {
     static const uint64_t vdevs[] = {0, 1, 2, 3};
-    const int64_t sizes[] = {BYTES / 4 / 1024, 1024};
+    const int64_t columns = figure->bytes == LARGE ? 1024 : 32;
+    const int64_t sizes[] = {figure->bytes / 4 / columns, columns};
     dt_layout_t from = {.ndim = 1, .placements = {placement_of(figure->from)}};
     dt_layout_t to = {.ndim = 1, .placements = {placement_of(figure->to)}};
     dt_meta_t meta;
@@ -136,19 +147,19 @@ static dt_exchange_plan_t *plan_make(const figure_t *figure)
     return plan;
 }
 
-/* One engine's life; the times of the first one go to `ret_ms` (RUNS). */
+/* One engine's life; the times of the first one go to `ret_ms` (figure->runs). */
 static void engine_run(const world_t *world, const figure_t *figure, uint32_t self, double *ret_ms)
 {
     dt_shm_arena_t *arena;
     dt_transport_t *transport = engine_open(world, figure->engines, self, &arena);
     dt_exchange_plan_t *plan = plan_make(figure);
-    const dt_exchange_buffer_t buffer = {self, dt_shm_arena_alloc(arena, BYTES),
-                                         dt_shm_arena_alloc(arena, BYTES)};
+    const dt_exchange_buffer_t buffer = {self, dt_shm_arena_alloc(arena, (size_t)figure->bytes),
+                                         dt_shm_arena_alloc(arena, (size_t)figure->bytes)};
     float *source;
     memcpy(&source, &buffer.source, sizeof source);
-    for (int64_t i = 0; i < BYTES / 4; i++)
+    for (int64_t i = 0; i < figure->bytes / 4; i++)
         source[i] = (float)(self + 1);
-    for (int run = -WARM; run < RUNS; run++) {
+    for (int run = -WARM; run < figure->runs; run++) {
         const dt_exchange_t exchange = {.plan = plan,
                                         .number = (uint64_t)(run + WARM + 1),
                                         .buffers = &buffer,
@@ -172,7 +183,8 @@ static void engine_run(const world_t *world, const figure_t *figure, uint32_t se
 /* Median and interquartile range, in ms. */
 static double measure(const figure_t *figure, double *ret_spread)
 {
-    static double ms[RUNS];
+    static double ms[RUNS_MAX];
+    const int runs = figure->runs;
     world_t world;
     world_make(&world, figure->engines);
     (void)fflush(stdout);
@@ -184,8 +196,8 @@ static double measure(const figure_t *figure, double *ret_spread)
         }
     if (fork() == 0) { /* so that each figure begins with a fresh process */
         engine_run(&world, figure, 0, ms);
-        qsort(ms, RUNS, sizeof *ms, compare);
-        double out[2] = {ms[RUNS / 2], ms[3 * RUNS / 4] - ms[RUNS / 4]};
+        qsort(ms, (size_t)runs, sizeof *ms, compare);
+        double out[2] = {ms[runs / 2], ms[3 * runs / 4] - ms[runs / 4]};
         memcpy(world.board->slots[DT_BOARD_MEMBERS_MAX - 1].cause, out, sizeof out);
         _exit(0);
     }
@@ -204,13 +216,10 @@ static double measure(const figure_t *figure, double *ret_spread)
     return out[0];
 }
 
-/* gloo's time for the same, in ms; 0: not known. */
-static double peer_of(const figure_t *figure)
+/* The number that a command prints; 0: none. */
+static double number_of(const char *command)
 {
-    char command[160];
     char line[64] = "";
-    (void)snprintf(command, sizeof command, "%s %u %c %c 2>build/gloo.log", DEFINITION,
-                   figure->engines, figure->from, figure->to);
     FILE *pipe = popen(command, "r");
     if (!pipe)
         return 0;
@@ -219,22 +228,43 @@ static double peer_of(const figure_t *figure)
     return strtod(line, NULL);
 }
 
+static void line_print(const figure_t *figure, const char *key, double value, double spread,
+                       double gloo)
+{
+    bool is_mpi = key == figure->mpi;
+    (void)printf("{\"figure\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"better\":\"lower\","
+                 "\"peer\":\"%s\",\"peer_value\":%.4g,"
+                 "\"goal\":%.4g,\"runs\":%d,\"spread\":%.4g}\n",
+                 key, value, figure->unit,
+                 is_mpi ? "this is MPI's own, same run" : "gloo by torch.distributed, same run",
+                 gloo, is_mpi ? 0 : figure->goal, figure->runs, spread);
+    (void)fflush(stdout);
+}
+
 static void print(const figure_t *figure)
 {
+    char command[256];
     double spread;
+    bool is_ratio = strcmp(figure->unit, "ratio") == 0;
+    double scale = strcmp(figure->unit, "us") == 0 ? 1e3 : 1; /* of a millisecond */
     double ms = measure(figure, &spread);
-    double peer = peer_of(figure);
-    if (figure->is_ratio && peer <= 0) {
+    (void)snprintf(command, sizeof command, "%s %u %c %c %lld %d 2>build/gloo.log", GLOO,
+                   figure->engines, figure->from, figure->to, (long long)figure->bytes,
+                   figure->runs);
+    double gloo = number_of(command);
+    if (is_ratio && gloo <= 0) {
         fprintf(stderr, "collective: %s is left out: no PyTorch to compare with\n", figure->key);
         return;
     }
-    double scale = figure->is_ratio ? peer : 1;
-    (void)printf("{\"figure\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"better\":\"lower\","
-                 "\"peer\":\"gloo by torch.distributed, same run\",\"peer_value\":%.4g,"
-                 "\"goal\":%.4g,\"runs\":%d,\"spread\":%.4g}\n",
-                 figure->key, ms / scale, figure->is_ratio ? "ratio" : "ms",
-                 figure->is_ratio ? 1.0 : peer, figure->goal, RUNS, spread / scale);
-    (void)fflush(stdout);
+    scale = is_ratio ? 1 / gloo : scale;
+    line_print(figure, figure->key, ms * scale, spread * scale, gloo * scale);
+    if (!figure->mpi || system("which mpicc mpirun >/dev/null 2>&1") != 0 || system(MPI_MAKE) != 0)
+        return;
+    (void)snprintf(command, sizeof command, "%s %u build/bench-mpi %lld %d 2>build/mpi.log",
+                   MPI_RUN, figure->engines, (long long)figure->bytes, figure->runs);
+    double mpi = number_of(command);
+    if (mpi > 0)
+        line_print(figure, figure->mpi, mpi * scale, 0, gloo * scale);
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
-"""gloo's time for what lib/transport does: usage: gloo.py PROCESSES FROM TO, with P, R, 0, 1 as placements.
-Prints the median in ms, of 64 MiB of float32 between processes of this host."""
+"""gloo's time for what lib/transport does: usage: gloo.py PROCESSES FROM TO BYTES RUNS, with P, R, 0, 1 as placements.
+Prints the median in ms, of so many bytes of float32 between processes of this host."""
 
 import os
 import statistics
@@ -11,12 +11,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-RUNS, WARM = 9, 2
+WARM = 2
 
 
-def operation(rank: int, count: int, source: str, target: str):
+def operation(rank: int, count: int, source: str, target: str, size: int):
     """The collective that torch has for the pair, on tensors as DTensor would use them."""
-    whole = torch.full((64 * 1024 * 1024 // 4 // 1024, 1024), float(rank + 1))
+    columns = 1024 if size > 1 << 20 else 32
+    whole = torch.full((size // 4 // columns, columns), float(rank + 1))
     shard = whole[: whole.shape[0] // count].contiguous()
     out = [torch.empty_like(shard) for _ in range(count)]
     if (source, target) == ("P", "R"):
@@ -37,23 +38,23 @@ def operation(rank: int, count: int, source: str, target: str):
     return swap
 
 
-def run(rank: int, count: int, source: str, target: str, store: str) -> None:
+def run(rank: int, count: int, source: str, target: str, size: int, runs: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
-    call = operation(rank, count, source, target)
+    call = operation(rank, count, source, target, size)
     times = []
-    for i in range(WARM + RUNS):
+    for i in range(WARM + runs):
         dist.barrier()
         begin = time.perf_counter()
         call()
         if i >= WARM:
             times.append((time.perf_counter() - begin) * 1e3)
     if rank == 0:
-        print(f"{statistics.median(times):.4f}", flush=True)
+        print(f"{statistics.median(times):.6f}", flush=True)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    processes, start, end = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    processes, start, end, size, runs = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run, (processes, start, end, os.path.join(folder, "store")), nprocs=processes)
+        mp.spawn(run, (processes, start, end, size, runs, os.path.join(folder, "store")), nprocs=processes)

@@ -142,3 +142,39 @@ Test(transport_reduce, long_runs_are_the_same_streamed_and_not)
     free(a);
     free(b);
 }
+
+/* Sums of float32 that are streamed go another way: in lines, from any number of parts to any
+ * number of targets. It gives the same bits, and what is not a whole line too. */
+Test(transport_reduce, sums_in_lines_have_the_bits_of_sums_in_blocks)
+{
+    enum { COUNT = 16 * 300 + 7, MOST = 5 };
+    float *parts[MOST], *blocks[MOST], *lines[MOST];
+    uint64_t random = 1;
+    for (int i = 0; i < MOST; i++) {
+        parts[i] = aligned_alloc(64, COUNT * sizeof(float) / 64 * 64 + 64);
+        blocks[i] = aligned_alloc(64, COUNT * sizeof(float) / 64 * 64 + 64);
+        lines[i] = aligned_alloc(64, COUNT * sizeof(float) / 64 * 64 + 64);
+        for (int k = 0; k < COUNT; k++) {
+            random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+            parts[i][k] = ldexpf((float)(int32_t)(random >> 32), (int)(random >> 20 & 63));
+        }
+    }
+    for (uint32_t p = 1; p <= MOST; p++)
+        for (uint32_t t = 1; t <= MOST; t++) {
+            dt_reduce_t reduce = {DT_DTYPE_F32, DT_REDUCTION_SUM, false, 1, 1};
+            for (uint32_t i = 0; i < t; i++)
+                memset(lines[i], 0xff, COUNT * sizeof(float));
+            dt_reduce_run(&reduce, (const void *const *)parts, p, (void *const *)blocks, t, COUNT);
+            reduce.is_streamed = true;
+            dt_reduce_run(&reduce, (const void *const *)parts, p, (void *const *)lines, t, COUNT);
+            dt_reduce_fence();
+            for (uint32_t i = 0; i < t; i++)
+                cr_assert_arr_eq(blocks[i], lines[i], COUNT * sizeof(float), "%u parts, target %u",
+                                 p, i);
+        }
+    for (int i = 0; i < MOST; i++) {
+        free(parts[i]);
+        free(blocks[i]);
+        free(lines[i]);
+    }
+}
