@@ -297,16 +297,16 @@ __attribute__((always_inline)) static inline void sum_lines(const float *const *
 {
     for (size_t i = 0; i < count; i += LINE_BYTES / sizeof(float)) {
         __m128 sum[4];
-        for (int k = 0; k < 4; k++)
+        for (size_t k = 0; k < 4; k++)
             sum[k] = _mm_loadu_ps(parts[0] + i + 4 * k);
         _mm_prefetch((const char *)(parts[0] + i) + AHEAD_BYTES, _MM_HINT_T0);
         for (uint32_t p = 1; p < part_count; p++) {
-            for (int k = 0; k < 4; k++)
+            for (size_t k = 0; k < 4; k++)
                 sum[k] = _mm_add_ps(sum[k], _mm_loadu_ps(parts[p] + i + 4 * k));
             _mm_prefetch((const char *)(parts[p] + i) + AHEAD_BYTES, _MM_HINT_T0);
         }
         for (uint32_t t = 0; t < target_count; t++)
-            for (int k = 0; k < 4; k++)
+            for (size_t k = 0; k < 4; k++)
                 _mm_stream_ps(targets[t] + i + 4 * k, sum[k]);
     }
 }
