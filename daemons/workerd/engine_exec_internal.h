@@ -175,8 +175,8 @@ typedef struct dt_exec_plan {
     bool is_local;        /* `signature` has the metadata of one vdev of several */
     bool is_checked;      /* its first execution was as the signature says */
     bool takes_numbers;   /* each execution is compared: the numbers that it brings may matter */
-    dt_error_t *refused;  /* why it cannot run, in `arena`; NULL: it can */
-    uint32_t part_count;  /* PARTS */
+    const dt_error_t *refused;   /* why it cannot run, in `arena`; NULL: it can */
+    uint32_t part_count;         /* PARTS */
     struct dt_exec_plan **parts; /* (part_count) one for each of mesh->own; in `arena` */
     dt_exec_program_t *program;  /* of a part; NULL: it is one operator */
     struct dt_exec_move *move;   /* MOVE: engine_exec_move.c */
@@ -443,6 +443,10 @@ bool dt_exec_is_move(const char *name); /* "dtorch::redistribute" and so on */
 /* Fill a plan of such a name; its way is MOVE, or PASS where none of its tensors is here. Errors:
  * INVALID (tensors that do not fit it), NOT_FOUND (without a transport), NOMEM. */
 dt_status_t dt_exec_plan_move(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err);
+/* A redistribution that could not be made for want of memory is made now: the other engines have
+ * it, and wait for us in it. If it cannot be, we leave them, which they are told. Returns whether
+ * it was made. Only for a plan that is refused. */
+bool dt_exec_move_again(dt_exec_session_t *session, dt_exec_plan_t *plan);
 void dt_exec_move_free(
     struct dt_exec_move *move); /* what is not in the plan's arena; NULL is fine */
 /* As dt_exec_perform(). */

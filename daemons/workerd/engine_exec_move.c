@@ -186,6 +186,21 @@ dt_status_t dt_exec_plan_move(dt_exec_session_t *session, dt_exec_plan_t *plan, 
     return status;
 }
 
+bool dt_exec_move_again(dt_exec_session_t *session, dt_exec_plan_t *plan)
+{
+    dt_error_t err = {0};
+    if (plan->refused->code != DT_ERR_NOMEM ||
+        strcmp(plan->signature->name, "dtorch::redistribute") != 0)
+        return false;
+    dt_exec_move_free(DT_TAKE(plan->move));
+    if (dt_exec_plan_move(session, plan, &err) == DT_OK)
+        return true;
+    plan->way = DT_EXEC_WAY_REFUSE;
+    if (session->exec->options.transport)
+        dt_transport_quit(session->exec->options.transport, session->instance, err.text);
+    return false;
+}
+
 void dt_exec_move_free(struct dt_exec_move *move)
 {
     if (move)

@@ -119,8 +119,9 @@ static void refuse_op(dt_exec_session_t *session, const dt_exec_plan_t *plan)
     for (uint32_t i = 0; plan->input_at && i < plan->signature->input_count; i++)
         if (plan->input_at[i]) /* it may hold what the signature said there */
             *plan->input_at[i] = NULL;
-    dt_exec_cause_t *cause = new_cause(session, plan, mesh->own[0].vdev,
-                                       dt_exec_error_kind(plan->refused), plan->refused);
+    uint32_t vdev = mesh->own_count > 0 ? mesh->own[0].vdev : session->vdevs[0];
+    dt_exec_cause_t *cause =
+        new_cause(session, plan, vdev, dt_exec_error_kind(plan->refused), plan->refused);
     if (!cause)
         return;
     for (uint32_t i = 0; i < mesh->own_count; i++)
@@ -472,8 +473,11 @@ static bool perform_other(dt_exec_session_t *session, dt_exec_plan_t *plan)
     case DT_EXEC_WAY_MOVE:
         return dt_exec_perform_move(session, plan);
     case DT_EXEC_WAY_REFUSE:
-        refuse_op(session, plan);
-        return true;
+        if (!dt_exec_move_again(session, plan)) {
+            refuse_op(session, plan);
+            return true;
+        }
+        return plan->way == DT_EXEC_WAY_PASS || dt_exec_perform_move(session, plan);
     default:
         return true;
     }

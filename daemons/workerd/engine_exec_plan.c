@@ -69,10 +69,13 @@ void dt_exec_plan_free(dt_exec_plan_t *plan)
 /* The plan cannot run; each use of it is an error with this text. */
 static void refuse(dt_exec_plan_t *plan, const dt_error_t *err)
 {
+    static const dt_error_t no_memory = {
+        .code = DT_ERR_NOMEM, .source = "dt", .text = "no memory for a signature"};
+    dt_error_t *copy = dt_arena_alloc(plan->arena, sizeof *copy);
+    if (copy)
+        *copy = *err;
     plan->way = DT_EXEC_WAY_REFUSE;
-    plan->refused = dt_arena_alloc(plan->arena, sizeof *plan->refused);
-    if (plan->refused)
-        *plan->refused = *err;
+    plan->refused = copy ? copy : &no_memory;
 }
 
 /* On which mesh it runs: that of its tensors, which must be one. */

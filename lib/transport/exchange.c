@@ -8,6 +8,14 @@
 #include "shm/ring.h"
 #include "transport/transport_internal.h"
 
+static void text_copy(char *out, size_t size, const char *text)
+{
+    size_t length = strnlen(text, size - 1);
+    for (size_t i = 0; i < length; i++)
+        out[i] = (char)(text[i] >= ' ' && text[i] < 127 ? text[i] : '?');
+    out[length] = '\0';
+}
+
 /* ---- words ---- */
 
 static dt_board_slot_t *own_slot(dt_transport_session_t *session)
@@ -69,10 +77,11 @@ static void arrive(dt_transport_session_t *session, dt_board_phase_t phase)
             wake(session, plan->members[i]);
 }
 
-void dt_exchange_quit(dt_transport_session_t *session)
+void dt_exchange_quit(dt_transport_session_t *session, const char *why)
 {
     if (!session->board)
         return;
+    text_copy(own_slot(session)->text, sizeof own_slot(session)->text, why);
     atomic_store_explicit(&own_slot(session)->word, DT_BOARD_QUIT, memory_order_seq_cst);
     for (uint32_t i = 0; i < session->member_count; i++)
         if (session->peers[i].link)
@@ -123,14 +132,6 @@ static arrival_t look(dt_transport_session_t *session, uint32_t member, dt_board
 
 /* ---- failing ---- */
 
-static void text_copy(char *out, size_t size, const char *text)
-{
-    size_t length = strnlen(text, size - 1);
-    for (size_t i = 0; i < length; i++)
-        out[i] = (char)(text[i] >= ' ' && text[i] < 127 ? text[i] : '?');
-    out[length] = '\0';
-}
-
 /* The first failure counts; the end is waited for all the same. */
 static void fail(dt_transport_session_t *session)
 {
@@ -170,13 +171,19 @@ static void fail_of(dt_transport_session_t *session, uint32_t member, arrival_t 
     text_copy(node, sizeof node, it->node);
     text_copy(text, sizeof text, link ? link->text : slot->text);
     int32_t code = link ? link->failed_code : slot->failed_code;
-    bool is_known = atomic_load_explicit(&it->is_lost, memory_order_seq_cst) && it->why[0];
+    bool is_lost = atomic_load_explicit(&it->is_lost, memory_order_seq_cst);
+    bool is_known = is_lost && it->why[0];
+    bool has_said = !is_lost && !link && text[0]; /* it has left by itself */
     if (arrival == ARRIVAL_GONE && is_known)
         text_copy(text, sizeof text, it->why);
     if (arrival == ARRIVAL_GONE && is_known)
         (void)dt_fail(&run->result.err, DT_ERR_LOST, "dt", it->device,
                       "%s: device %" PRIu32 " on node %s cannot be reached: %.128s",
                       run->plan->text, it->device, node, text);
+    else if (arrival == ARRIVAL_GONE && has_said)
+        (void)dt_fail(&run->result.err, DT_ERR_LOST, "dt", it->device,
+                      "%s: device %" PRIu32 " on node %s has left: %.300s", run->plan->text,
+                      it->device, node, text);
     else if (arrival == ARRIVAL_GONE)
         (void)dt_fail(&run->result.err, DT_ERR_LOST, "dt", it->device,
                       "%s: the engine of device %" PRIu32 " on node %s was lost in it",

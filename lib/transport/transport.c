@@ -402,9 +402,19 @@ void dt_transport_close(dt_transport_t *transport, uint32_t instance)
         (void)pthread_cond_wait(&transport->left, &transport->lock);
     dt_list_remove(&session->run_link); /* not collected any more */
     pthread_mutex_unlock(&transport->lock);
-    dt_exchange_quit(session);
+    if (!session->has_quit)
+        dt_exchange_quit(session, "");
     dt_list_remove(&session->link);
     session_free(session);
+}
+
+void dt_transport_quit(dt_transport_t *transport, uint32_t instance, const char *why)
+{
+    dt_transport_session_t *session = session_find(transport, instance);
+    if (!session || session->is_busy || session->has_quit)
+        return;
+    session->has_quit = true;
+    dt_exchange_quit(session, why);
 }
 
 /* ---- exchanges ---- */
@@ -467,7 +477,7 @@ static void run_refuse(dt_transport_session_t *session, dt_status_t status)
     session->run.result.status = status;
     if (status != DT_ERR_NOT_FOUND && !session->has_quit) {
         session->has_quit = true;
-        dt_exchange_quit(session);
+        dt_exchange_quit(session, session->run.result.err.text);
     }
     run_end(session);
 }

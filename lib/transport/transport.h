@@ -128,6 +128,9 @@ DT_MUST_USE dt_status_t dt_transport_link(dt_transport_t *transport, uint32_t in
  * where all vdevs are ours, for the move itself. */
 bool dt_transport_start(dt_transport_t *transport, uint32_t instance,
                         const dt_exchange_t *exchange);
+/* Take part in no exchange of the session any more: those that wait for us end with LOST and `why`.
+ * Not while one runs. Unknown is fine. Ownership: borrows `why`. Blocking: never. */
+void dt_transport_quit(dt_transport_t *transport, uint32_t instance, const char *why);
 /* Call `done` of what has ended. Returns whether anything had. Cost: a load if nothing has. */
 bool dt_transport_collect(dt_transport_t *transport);
 

@@ -85,8 +85,8 @@ void dt_exchange_run_here(dt_transport_session_t *session);
 /* Go on as far as that is possible now, for one turn. Returns whether it did; run->state tells when
  * it has ended. */
 bool dt_exchange_step(dt_transport_session_t *session);
-/* Leave: tell the others, so that nobody waits for us. */
-void dt_exchange_quit(dt_transport_session_t *session);
+/* Leave: tell the others, so that nobody waits for us. `why` "": the session ends. */
+void dt_exchange_quit(dt_transport_session_t *session, const char *why);
 struct pollfd;
 /* Fill in what to poll for. Returns the number, at most `max`. */
 uint32_t dt_exchange_polls(const dt_transport_session_t *session, struct pollfd *fds, uint32_t max);

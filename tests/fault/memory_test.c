@@ -5,15 +5,19 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "conf/conf.h"
 #include "conf/print.h"
 #include "core/agent.h"
 #include "core/cluster.h"
+#include "device/builtin.h"
+#include "lib/execrig.h"
 #include "lib/temptree.h"
 #include "wire/frame.h"
 #include "wire/record.h"
@@ -27,8 +31,8 @@ TestSuite(memory, .timeout = 600);
 
 /* ---- the allocator ---- */
 
-static struct {
-    bool is_inside;  /* the library is at work */
+static _Thread_local struct {
+    bool is_inside;  /* the library is at work, on this thread */
     bool is_lasting; /* all fail from the chosen one on */
     unsigned count;  /* allocations so far */
     unsigned chosen; /* from 1 on; 0: none fails */
@@ -693,4 +697,116 @@ static void worker(void)
 Test(memory, that_runs_out_in_the_workers_core)
 {
     cr_assert_gt(run(worker), 20);
+}
+
+/* ---- a redistribution between two engines ---- */
+
+#define HANGS_S 120 /* far more than it takes, under any sanitizer */
+
+typedef struct two_engines {
+    void *device;
+    dt_execrig_t rigs[2];
+    dt_execrig_session_t sessions[2];
+    dt_board_t *board;
+} two_engines_t;
+
+static void engines_open(two_engines_t *two)
+{
+    const dt_backend_device_options_t options = {
+        .struct_size = sizeof options, .memory = dt_exec_backend_memory(), .threads = 1};
+    cr_assert_eq(dt_backend_ref()->device_open(NULL, &options, &two->device, NULL), DT_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        dt_execrig_init(&two->rigs[i], dt_backend_ref(), two->device, true);
+        dt_execrig_open_on(&two->rigs[i], &two->sessions[i], 1, &i, 1, 1 << 20);
+    }
+    two->board =
+        dt_execrig_join((dt_execrig_session_t *const[]){&two->sessions[0], &two->sessions[1]}, 2);
+}
+
+static void engines_close(two_engines_t *two)
+{
+    for (int i = 0; i < 2; i++) {
+        dt_execrig_close(&two->sessions[i]);
+        dt_execrig_fini(&two->rigs[i]);
+    }
+    dt_board_close(two->board);
+    dt_backend_ref()->device_close(two->device);
+}
+
+/* Half of a vector each, made whole on both; then it is asked for. Returns the future. */
+static uint64_t engine_feed(dt_execrig_session_t *s)
+{
+    static const uint64_t vdevs[] = {0, 1};
+    static const int64_t size = 6;
+    static const float values[] = {1, 2, 3, 4, 5, 6};
+    static dt_record_t record;
+    const dt_layout_t shard = {.mesh = 7, .ndim = 1, .placements = {dt_placement_shard(0)}};
+    const dt_layout_t whole = {.mesh = 7, .ndim = 1, .placements = {dt_placement_replicate()}};
+    dt_signature_tensor_t from = {.layout = shard};
+    dt_value_t arg = {.tag = DT_VALUE_TENSOR};
+    cr_assert_eq(dt_meta_set(&from.meta, DT_DTYPE_F32, 1, &size, NULL, 0, NULL), DT_OK);
+    dt_signature_tensor_t to = {.layout = whole, .meta = from.meta};
+    record = (dt_record_t){.kind = DT_RECORD_DEF_MESH};
+    record.mesh = (dt_record_mesh_t){.id = 7, .ndim = 1, .sizes = {2}, .vdev_count = 2};
+    record.mesh.names[0] = "";
+    record.mesh.vdevs = vdevs;
+    dt_execrig_put(s, &record);
+    record = (dt_record_t){.kind = DT_RECORD_UPLOAD};
+    record.move.meta = from.meta;
+    record.move.layout = shard;
+    record.move.output = ++s->tensor;
+    record.move.size = sizeof values;
+    record.move.bytes = (const uint8_t *)values;
+    dt_execrig_put(s, &record);
+    const dt_signature_t sig = {.name = "dtorch::redistribute",
+                                .arg_count = 1,
+                                .input_count = 1,
+                                .output_count = 1,
+                                .id_count = 1,
+                                .args = &arg,
+                                .inputs = &from,
+                                .outputs = &to};
+    uint64_t id = s->tensor;
+    uint64_t moved = dt_execrig_op(s, dt_execrig_define(s, &sig), &id, 1, true);
+    uint64_t future = dt_execrig_fetch(s, moved);
+    dt_execrig_flush(s);
+    return future;
+}
+
+static bool engine_is_through(dt_execrig_session_t *s, bool is_short)
+{
+    if (is_short)
+        DO(dt_execrig_run(s));
+    else
+        dt_execrig_run(s);
+    return atomic_load(&s->channel->executed) == s->sequence - 1;
+}
+
+/* The second engine is short of memory; the first one must come to the end all the same. */
+static void redistribute_scenario(void)
+{
+    two_engines_t two;
+    bool is_through[2] = {false, false};
+    engines_open(&two);
+    uint64_t future = engine_feed(&two.sessions[0]);
+    (void)engine_feed(&two.sessions[1]);
+    time_t begin_s = time(NULL);
+    while (!is_through[0] || !is_through[1]) {
+        is_through[1] = engine_is_through(&two.sessions[1], true);
+        is_through[0] = engine_is_through(&two.sessions[0], false);
+        (void)sched_yield();
+        cr_assert_lt(time(NULL) - begin_s, HANGS_S, "allocation %u failed, and a peer waits",
+                     memory.chosen);
+    }
+    Dtorch__V1__WorkerSessionUp *up = dt_execrig_result(&two.sessions[0], future);
+    cr_assert_not_null(up, "allocation %u failed, and nobody answers", memory.chosen);
+    cr_assert(memory.failed || !up->result->error, "%s", up->result->error->text);
+    cr_assert(!up->result->error || up->result->error->text[0]);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    engines_close(&two);
+}
+
+Test(memory, that_runs_out_on_one_engine_of_a_redistribution_holds_no_other)
+{
+    cr_expect_gt(run(redistribute_scenario), 10);
 }
