@@ -58,9 +58,10 @@
  *   client_window_bytes. Frames wait here, at most that much, until each node has executed them: so
  *   they can be sent again after a broken link, behind what WorkerSessionHello says was received. A
  *   link has node_window_bytes and node_window_records in flight, and one frame beyond. While more
- *   than results_bytes of Results are not confirmed by FuturesDone, only the node that owes the
- *   oldest missing one gets more. Acks are merged: sent after DT_SESSION_ACK_BYTES,
- *   DT_SESSION_ACK_NS, or at SYNC. A node is told how many of its messages were taken.
+ *   than results_bytes of Results are not confirmed by FuturesDone, nodes get no more than what the
+ *   oldest missing one needs: the records up to its FETCH, all of them. Acks are merged: sent after
+ * DT_SESSION_ACK_BYTES, DT_SESSION_ACK_NS, or at SYNC. A node is told how many of its messages were
+ * taken.
  *
  * Answers. A Result is kept and sent again after each resume until FuturesDone confirms it. Queries
  *   are kept until answered and asked again at a node that comes back.
@@ -124,7 +125,7 @@ typedef struct dt_sessions_options {
     uint64_t client_window_bytes; /* SessionWindow= */
     uint64_t node_window_bytes;
     uint32_t node_window_records;
-    uint64_t results_bytes; /* unconfirmed Results, then nodes get nothing more */
+    uint64_t results_bytes; /* unconfirmed Results, then nodes get no more than it needs */
 } dt_sessions_options_t;
 
 typedef enum dt_session_stream_kind {

@@ -551,6 +551,7 @@ void dt_session_free(dt_session_t *session)
     for (uint32_t i = 0; i < session->queue_count; i++)
         dt_session_packet_unref(session->queue[session->queue_head + i]);
     free(session->queue);
+    dt_session_gone_fini(session);
     dt_session_tables_fini(session);
     for (uint32_t i = 0; i < DT_SESSION_ERRORS_MAX; i++)
         free(session->errors[i].packed);

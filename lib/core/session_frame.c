@@ -288,15 +288,18 @@ static int apply_free(struct apply *a)
     return 0;
 }
 
+/* The tensor's own device answers: a part of what lies on a mesh is a view that lies on one. */
 static int apply_fetch(struct apply *a)
 {
-    const dt_session_storage_t *storage = storage_of(a->session, a->record->move.tensor);
+    const dt_session_entry_t *entry =
+        dt_session_map_find(&a->session->tensors, a->record->move.tensor);
     int error;
-    if (!storage)
+    if (!entry)
         return DT_FRAME_E_ID;
+    const dt_session_storage_t *storage = &a->session->storages[entry->value];
     error =
         dt_session_future_add(a->session, a->record->move.number,
-                              dt_session_spot_vdev(a->session, storage->spot), a->record->sequence);
+                              dt_session_spot_vdev(a->session, entry->extra), a->record->sequence);
     if (error || !storage->cause)
         return error;
     a->fate = DT_FATE_NOP;

@@ -184,7 +184,8 @@ typedef struct dt_session_link {
     uint32_t stat_count;
     uint8_t *door; /* the node's latest DataDoor, as SessionDown; NULL: none */
     uint32_t door_bytes;
-    uint8_t *peer; /* the node's PeerDoor, as WorkerSessionDown; NULL: none */
+    uint64_t gone_from; /* number of the session's next gone one when it began */
+    uint8_t *peer;      /* the node's PeerDoor, as WorkerSessionDown; NULL: none */
     uint32_t peer_bytes;
     uint64_t memory_bytes, memory_peak_bytes, tensors, operators, device_ns;
     int64_t stats_ns; /* when operators were reported last; 0: never */
@@ -198,6 +199,14 @@ typedef struct dt_session_vdev {
     char kind[16];
     char backend[32];
 } dt_session_vdev_t;
+
+/* A node's instance that is over, for those that were there then and may not have heard it. */
+typedef struct dt_session_gone {
+    uint64_t number; /* rising */
+    char node[64];
+    uint32_t size;
+    uint8_t *packed; /* WorkerSessionDown with a PeerDoor, owned */
+} dt_session_gone_t;
 
 typedef struct dt_session_query {
     dt_list_t list;
@@ -282,6 +291,9 @@ typedef struct dt_session {
     uint32_t unbound;   /* vdevs without a device */
     uint32_t stillborn; /* engines in a row that were lost before they executed anything */
     dt_list_t links;
+    dt_session_gone_t *gone; /* by number; one of a node, while a link lives that was there */
+    uint32_t gone_count, gone_cap;
+    uint64_t gone_next;
     dt_list_t queries;
     uint32_t query_count;
     uint32_t cause_count;
@@ -530,6 +542,7 @@ dt_session_link_t *dt_session_link_new(dt_sessions_t *sessions, dt_session_t *se
                                        dt_session_place_t *place);
 void dt_session_link_remove(dt_sessions_t *sessions, dt_session_link_t *link, const char *reason);
 void dt_session_link_open(dt_sessions_t *sessions, dt_session_link_t *link);
+void dt_session_gone_fini(dt_session_t *session);
 /* Which engines it has by the vdevs bound to it. */
 void dt_session_link_engines(dt_session_link_t *link);
 /* Send what may be sent, to all links of a session. */

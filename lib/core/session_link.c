@@ -36,6 +36,7 @@ dt_session_link_t *dt_session_link_new(dt_sessions_t *sessions, dt_session_t *se
     link->round = session->bind_round;
     link->join_index = session->queue_first + session->queue_count;
     link->unserved_ns = sessions->now_ns;
+    link->gone_from = session->gone_next;
     sessions->options.random(link->key, sizeof link->key);
     dt_list_push(&session->links, &link->list);
     dt_list_push(&place->links, &link->node_list);
@@ -47,21 +48,75 @@ dt_session_link_t *dt_session_link_new(dt_sessions_t *sessions, dt_session_t *se
     return link;
 }
 
-/* Tell the other nodes of the session that this one is gone, if they may know it. */
+/* ---- nodes that are gone ---- */
+
+void dt_session_gone_fini(dt_session_t *session)
+{
+    for (uint32_t i = 0; i < session->gone_count; i++)
+        free(session->gone[i].packed);
+    free(session->gone);
+}
+
+/* Drop what is said again of a node, and what no link needs. */
+static void gone_prune(dt_session_t *session, const char *node)
+{
+    uint64_t first = UINT64_MAX;
+    uint32_t kept = 0;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        first = link->gone_from < first ? link->gone_from : first;
+    }
+    for (uint32_t i = 0; i < session->gone_count; i++) {
+        if (session->gone[i].number < first || dt_str_is_equal(session->gone[i].node, node))
+            free(session->gone[i].packed);
+        else
+            session->gone[kept++] = session->gone[i];
+    }
+    session->gone_count = kept;
+}
+
+static dt_session_gone_t *gone_add(dt_session_t *session, const char *node)
+{
+    gone_prune(session, node);
+    if (session->gone_count == session->gone_cap) {
+        uint32_t cap = session->gone_cap ? 2 * session->gone_cap : 4;
+        dt_session_gone_t *grown = realloc(session->gone, cap * sizeof *grown);
+        if (!grown)
+            return NULL;
+        session->gone = grown;
+        session->gone_cap = cap;
+    }
+    dt_session_gone_t *gone = &session->gone[session->gone_count];
+    *gone = (dt_session_gone_t){.number = session->gone_next++};
+    (void)dt_str_copy(gone->node, sizeof gone->node, node);
+    return gone;
+}
+
+/* Tell the other nodes of the session that this one is gone, if they may know it: now, and each
+ * time when they come back, as what is under way on a stream that breaks is lost. */
 static void tell_gone(dt_sessions_t *sessions, const dt_session_link_t *link, const char *reason)
 {
     Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
     Dtorch__V1__PeerDoor peer = DTORCH__V1__PEER_DOOR__INIT;
+    dt_session_t *session = link->session;
     char text[257];
+    size_t size;
+    if (session->links.next->next == &session->links)
+        return;
     (void)dt_str_copy(text, sizeof text, reason);
     peer.node = link->place->name;
     peer.reason = text;
     down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_PEER;
     down.peer = &peer;
-    for (dt_list_t *at = link->session->links.next; at != &link->session->links; at = at->next) {
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
         const dt_session_link_t *other = DT_CONTAINER_OF(at, dt_session_link_t, list);
         if (other != link && other->place != link->place && other->stream)
             dt_sessions_send(sessions, other->stream, &down.base);
+    }
+    dt_session_gone_t *gone = gone_add(session, link->place->name);
+    if (gone && dt_wire_pack_new(&down.base, &gone->packed, &size) == DT_OK) {
+        gone->size = (uint32_t)size;
+        session->gone_count++;
     }
 }
 
@@ -173,13 +228,16 @@ static dt_session_packet_t *packet_at(const dt_session_link_t *link, uint64_t in
     return session->queue[session->queue_head + at];
 }
 
-static void send_packets(dt_sessions_t *sessions, dt_session_link_t *link)
+/* Packets that begin behind record `last` wait. */
+static void send_packets(dt_sessions_t *sessions, dt_session_link_t *link, uint64_t last)
 {
     const dt_session_t *session = link->session;
     uint64_t total = packet_total(link);
     while (link->next < total && link->inflight_bytes < session->node_window_bytes &&
            link->sent - link->executed < session->node_window_records) {
         dt_session_packet_t *packet = packet_at(link, link->next);
+        if (packet->first > last)
+            return;
         dt_sessions_send_packet(sessions, link->stream, packet);
         link->inflight_bytes += packet->size;
         link->sent = packet->first + packet->count - 1;
@@ -187,21 +245,20 @@ static void send_packets(dt_sessions_t *sessions, dt_session_link_t *link)
     }
 }
 
-/* With too many unconfirmed results only the link that owes the oldest one goes on: the client can
- * confirm none before it has that. */
+/* With too many unconfirmed results nothing goes on behind the oldest fetch that has none: the
+ * client can confirm none before it has that. To there all go, not only the node that owes it: it
+ * may have to move a tensor first, and waits for the others then. */
 void dt_session_pump(dt_sessions_t *sessions, dt_session_t *session)
 {
+    uint64_t last = UINT64_MAX;
     if (session->results_bytes > session->results_bytes_max) {
         const dt_session_future_t *oldest = dt_session_future_open(session);
-        dt_session_link_t *link = oldest ? session->vdevs[oldest->vdev].link : NULL;
-        if (link && link->stream)
-            send_packets(sessions, link);
-        return;
+        last = oldest ? oldest->sequence : 0;
     }
     for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
         dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
         if (link->stream)
-            send_packets(sessions, link);
+            send_packets(sessions, link, last);
     }
 }
 
@@ -352,10 +409,15 @@ static void lose_all(dt_sessions_t *sessions, dt_session_link_t *link, const cha
     dt_session_lose(sessions, link, NULL, 0, &error);
 }
 
-/* What the other nodes have said of where they are reached. */
+/* What the other nodes have said of where they are reached, and which are gone. */
 static void tell_peers(dt_sessions_t *sessions, const dt_session_link_t *link)
 {
-    dt_session_t *session = link->session;
+    const dt_session_t *session = link->session;
+    for (uint32_t i = 0; i < session->gone_count; i++) {
+        const dt_session_gone_t *gone = &session->gone[i];
+        if (gone->number >= link->gone_from && !dt_str_is_equal(gone->node, link->place->name))
+            (void)dt_sessions_send_bytes(sessions, link->stream, gone->packed, gone->size);
+    }
     for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
         const dt_session_link_t *other = DT_CONTAINER_OF(at, dt_session_link_t, list);
         if (other != link && other->peer)
@@ -460,6 +522,8 @@ static void on_result(dt_sessions_t *sessions, dt_session_link_t *link,
     packed[0] = TAG_DOWN_RESULT;
     future->has_transfer = result->transfer != 0;
     keep_result(sessions, session, future, packed, size);
+    if (session->results_bytes > session->results_bytes_max)
+        dt_session_pump(sessions, session); /* another one is the oldest now */
 }
 
 static void on_answer(dt_sessions_t *sessions, dt_session_link_t *link,

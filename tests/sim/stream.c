@@ -10,6 +10,8 @@
 #include "base/hash.h"
 #include "wire/wire.h"
 
+#define SESSIONS_MAX 8u /* a Welcome may be lost, and then another session is begun */
+
 static stream_t *current; /* for the machine's random numbers */
 
 uint64_t stream_random(stream_t *s, uint64_t bound)
@@ -38,7 +40,8 @@ void stream_fail(stream_t *s, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     s->has_failed = true;
-    (void)snprintf(s->failure, 512, "stream: %s at %.6f s", text, (double)s->now_ns / 1e9);
+    (void)snprintf(s->failure, 512, "stream%s: %s at %.6f s", s->has_meshes ? " on meshes" : "",
+                   text, (double)s->now_ns / 1e9);
 }
 
 void stream_trace(stream_t *s, const char *fmt, ...)
@@ -228,8 +231,8 @@ void stream_node_tell(stream_t *s, int node)
     char name[8];
     (void)snprintf(name, sizeof name, "n%d", node);
     for (uint32_t i = 0; i < STREAM_DEVICES; i++)
-        devices[i] =
-            (dt_session_device_t){.index = i, .kind = "cpu", .backend = "ref", .is_usable = true};
+        devices[i] = (dt_session_device_t){
+            .index = i, .kind = "cpu", .backend = "ref", .is_usable = !s->nodes[node].well_ns};
     dt_sessions_node(s->sessions,
                      &(dt_session_node_t){.name = name,
                                           .boot_id = "",
@@ -261,7 +264,7 @@ static void cut_one(stream_t *s, dt_session_stream_kind_t kind)
 
 static void cut_control(stream_t *s)
 {
-    stream_node_t *node = &s->nodes[stream_random(s, STREAM_NODES)];
+    stream_node_t *node = &s->nodes[stream_random(s, s->node_count)];
     if (!node->control)
         return;
     node->control = 0;
@@ -282,7 +285,8 @@ static void fault(stream_t *s)
     else if (what < 92)
         cut_control(s);
     else if (what < 95)
-        stream_node_restart(s, (int)stream_random(s, STREAM_NODES));
+        stream_node_restart(s, (int)stream_random(s, s->node_count),
+                            s->has_meshes && stream_chance(s, 50));
     else if (s->instance_count)
         stream_engine_lost(s, (int)stream_random(s, (uint64_t)s->instance_count));
     s->fault_ns = s->now_ns < STREAM_FAULTS_NS
@@ -295,7 +299,7 @@ static void fault(stream_t *s)
 /* What is next: a message, a timer, somebody who wakes. */
 struct next {
     int64_t at_ns;
-    enum { NOTHING, TO_CORE, TO_PEER, ORDER, TICK, CLIENT, INSTANCE, BACK, FAULT } what;
+    enum { NOTHING, TO_CORE, TO_PEER, ORDER, TICK, CLIENT, INSTANCE, BACK, WELL, FAULT } what;
     int who;
 };
 
@@ -314,11 +318,13 @@ static struct next find_next(stream_t *s)
         if (s->pipes[i].to_peer.head)
             offer(&next, s->pipes[i].to_peer.head->at_ns, TO_PEER, i);
     }
-    for (int i = 0; i < STREAM_NODES; i++) {
+    for (int i = 0; i < (int)s->node_count; i++) {
         if (s->nodes[i].orders.head)
             offer(&next, s->nodes[i].orders.head->at_ns, ORDER, i);
         if (!s->nodes[i].control)
             offer(&next, s->nodes[i].back_ns, BACK, i);
+        if (s->nodes[i].well_ns)
+            offer(&next, s->nodes[i].well_ns, WELL, i);
     }
     for (int i = 0; i < STREAM_CLIENTS; i++)
         if (!s->clients[i].is_over)
@@ -392,6 +398,10 @@ static void step(stream_t *s)
         s->nodes[next.who].control = ++s->next_control;
         stream_node_tell(s, next.who);
         break;
+    case WELL:
+        s->nodes[next.who].well_ns = 0;
+        stream_node_tell(s, next.who);
+        break;
     case FAULT:
         fault(s);
         break;
@@ -399,6 +409,17 @@ static void step(stream_t *s)
         break;
     }
     perform(s);
+}
+
+/* What waits is within the windows, whatever happens. */
+static void check_bounds(stream_t *s)
+{
+    dt_sessions_counts_t counts;
+    dt_sessions_count(s->sessions, &counts);
+    if (counts.queued_bytes > (uint64_t)2 * STREAM_CLIENTS * DT_FRAME_BYTES_MAX ||
+        counts.tensors > (uint64_t)STREAM_CLIENTS * STREAM_IDS ||
+        counts.storages > counts.tensors || counts.live + counts.away > SESSIONS_MAX)
+        stream_fail(s, "more waits than may");
 }
 
 /* ---- a seed ---- */
@@ -441,7 +462,7 @@ static void check_end(stream_t *s)
         const stream_client_t *c = &s->clients[i];
         uint32_t errors = 0;
         for (uint64_t f = 1; f < c->next_future; f++)
-            errors += c->answers[f] == 2;
+            errors += c->answers[f] == 2 && !c->is_error[f];
         if (!c->is_over)
             stream_fail(s, "client %d did not get to its end: %" PRIu32 " of %" PRIu64 " answers",
                         i, c->answered, c->next_future - 1);
@@ -469,7 +490,7 @@ static void start(stream_t *s)
         .grace_ns = 10000 * STREAM_MS,
         .hello_ns = 5000 * STREAM_MS,
         .lost_ns = 2000 * STREAM_MS,
-        .sessions_max = 8,
+        .sessions_max = SESSIONS_MAX,
         .tensors_max = STREAM_IDS,
         .client_window_bytes = DT_FRAME_BYTES_MAX,
         .node_window_bytes = 256u << 10,
@@ -479,7 +500,7 @@ static void start(stream_t *s)
     if (dt_sessions_create(&options, s->now_ns, &s->sessions, NULL) != DT_OK)
         abort();
     dt_sessions_numbers(s->sessions, STREAM_EPOCH, 1, 65, s->now_ns);
-    for (int i = 0; i < STREAM_NODES; i++) {
+    for (int i = 0; i < (int)s->node_count; i++) {
         s->nodes[i].incarnation = 1;
         s->nodes[i].control = ++s->next_control;
         stream_node_tell(s, i);
@@ -509,7 +530,19 @@ static void finish(stream_t *s)
     free(s);
 }
 
-bool stream_run(uint64_t seed, bool is_traced, char *failure, uint64_t *ret_steps)
+/* How many devices, meshes and nodes. */
+static void choose_world(stream_t *s)
+{
+    s->vdev_count = s->node_count = 2;
+    if (s->has_meshes) {
+        s->vdev_count += (uint32_t)stream_random(s, STREAM_VDEVS - 1);
+        s->node_count = 1 + (uint32_t)stream_random(s, STREAM_NODES);
+        s->mesh_count = 1 + (uint32_t)stream_random(s, 3);
+    }
+    stream_places_make(s);
+}
+
+bool stream_run(uint64_t seed, bool has_meshes, bool is_traced, char *failure, uint64_t *ret_steps)
 {
     stream_t *s = calloc(1, sizeof *s);
     bool is_ok;
@@ -517,13 +550,18 @@ bool stream_run(uint64_t seed, bool is_traced, char *failure, uint64_t *ret_step
         abort();
     current = s;
     s->seed = seed;
-    s->random = dt_hash_u64(seed + 77);
+    s->random = dt_hash_u64(seed + (has_meshes ? 178 : 77));
     s->is_traced = is_traced;
     s->failure = failure;
     s->may_lose = seed % 3 == 0;
+    s->has_meshes = has_meshes;
+    choose_world(s);
     start(s);
-    while (!s->has_failed && !is_over(s) && s->now_ns < STREAM_DEADLINE_NS)
+    while (!s->has_failed && !is_over(s) && s->now_ns < STREAM_DEADLINE_NS) {
         step(s);
+        if (has_meshes)
+            check_bounds(s);
+    }
     if (!s->has_failed)
         check_end(s);
     *ret_steps += s->steps;
