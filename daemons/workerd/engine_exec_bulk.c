@@ -44,17 +44,23 @@ void dt_exec_upload_end(dt_exec_session_t *session, dt_exec_upload_t *upload)
     session->is_waiting = false;
 }
 
+void dt_exec_upload_refuse(dt_exec_session_t *session, uint64_t transfer,
+                           const dt_exec_cause_t *cause)
+{
+    uint8_t *body = session->exec->scratch;
+    uint8_t *at = dt_pack_number(body, DT_PACK_CHUNK_SESSION, session->id);
+    at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, transfer);
+    at = dt_pack_bytes(at, DT_PACK_CHUNK_ERROR, cause->bytes, cause->size);
+    dt_exec_up(session, DT_PACK_UP_CHUNK, body, (size_t)(at - body));
+}
+
 /* The transfer is over and the tensor has no value. */
 static void upload_fail(dt_exec_session_t *session, dt_exec_upload_t *upload, const dt_error_t *err)
 {
     dt_exec_cause_t *cause = dt_exec_cause_new(session, upload->storage->version, NULL, "upload",
                                                upload->storage->vdev, dt_exec_error_kind(err), err);
     if (cause) {
-        uint8_t *body = session->exec->scratch;
-        uint8_t *at = dt_pack_number(body, DT_PACK_CHUNK_SESSION, session->id);
-        at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, upload->transfer);
-        at = dt_pack_bytes(at, DT_PACK_CHUNK_ERROR, cause->bytes, cause->size);
-        dt_exec_up(session, DT_PACK_UP_CHUNK, body, (size_t)(at - body));
+        dt_exec_upload_refuse(session, upload->transfer, cause);
         dt_exec_poison(upload->storage, cause);
         dt_exec_tell_poison(session, cause);
     }

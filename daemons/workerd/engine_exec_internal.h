@@ -479,6 +479,9 @@ bool dt_exec_bulk_can_write(dt_exec_session_t *session);
 /* Begin an upload that was performed now; chunks that came early are used. False: no memory. */
 bool dt_exec_upload_begin(dt_exec_session_t *session, const dt_record_t *record,
                           const dt_exec_local_t *local);
+/* Say that nothing becomes of an upload, so that nobody keeps its bytes. */
+void dt_exec_upload_refuse(dt_exec_session_t *session, uint64_t transfer,
+                           const dt_exec_cause_t *cause);
 /* The storage goes before its bytes came. */
 void dt_exec_upload_end(dt_exec_session_t *session, dt_exec_upload_t *upload);
 /* Keep a copy of a tensor to be sent, or make the session wait. Errors: LIMIT, NOMEM. */

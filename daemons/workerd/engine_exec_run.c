@@ -174,6 +174,8 @@ static void perform_upload(dt_exec_session_t *session)
         dt_exec_cause_t *cause = plain_cause(session, "upload", mesh->own[i].vdev, &err);
         if (!cause)
             return;
+        if (record->move.number != 0)
+            dt_exec_upload_refuse(session, record->move.number, cause);
         dt_exec_enter_poisoned(session, mesh, i, record->move.output, cause);
         dt_exec_tell_poison(session, cause);
         dt_exec_cause_unref(cause);

@@ -307,6 +307,20 @@ Test(vdev, those_of_one_device_have_their_memory_in_common_and_no_more)
     stop(tc);
 }
 
+Test(vdev, an_upload_that_fails_gives_back_what_was_kept_of_it)
+{
+    enum { PART = 1 << 20, ROUNDS = 200 }; /* 800 MiB: far more than a program may keep */
+    dt_testcluster_t *tc = start(1, "ref");
+    dt_session_t *session = begin(tc, 1, 1 << 20);
+    for (int i = 0; i < ROUNDS; i++)
+        dt_tensor_free(put(session, 0, PART, 1));
+    dt_tensor_t *fits = put(session, 0, PART / 16, 5);
+    expect_all(tc, fits, PART / 16, 5);
+    dt_tensor_free(fits);
+    (void)dt_disconnect(session, PATIENCE, NULL);
+    stop(tc);
+}
+
 Test(vdev, what_a_program_frees_is_free_for_its_next_operator)
 {
     enum { PART = 48 << 10, ROUNDS = 100 };
