@@ -43,7 +43,8 @@
 #define DT_CLIENT_UNSENT_MAX    (256u << 10) /* bytes of closed frames before the program waits */
 #define DT_CLIENT_RECORDS_MAX   65536u       /* sent and not acknowledged */
 #define DT_CLIENT_LINGER_NS     INT64_C(50000)
-#define DT_CLIENT_LINGER_LOOK   8u /* records between two looks at the clock */
+#define DT_CLIENT_LINGER_MAX_NS INT64_C(1000000) /* in a long run */
+#define DT_CLIENT_LINGER_LOOK   8u               /* records between two looks at the clock */
 #define DT_CLIENT_TICK_NS       INT64_C(1000000)
 #define DT_CLIENT_STOP_LOOK_NS  INT64_C(20000000) /* between two questions whether to wait on */
 #define DT_CLIENT_TICKS_IDLE    32u               /* ticks without work, then they stop */
@@ -105,7 +106,7 @@ typedef struct dt_client_settings {
     bool uses_direct;  /* tensor bytes may go past the controller */
     bool uses_window;  /* and by shared memory */
     int64_t connect_timeout_ns;
-    int64_t linger_ns;
+    int64_t linger_ns, linger_max_ns;
 } dt_client_settings_t;
 
 struct dt_tensor {
@@ -470,6 +471,9 @@ struct dt_session {
     dt_frame_writer_t writer; /* of `open` */
     dt_client_frame_t *open;  /* NULL: none */
     int64_t open_ns;
+    int64_t hold_ns;       /* how long it stays open for more */
+    int64_t busy_since_ns; /* when the program's present run of operators began */
+    bool has_awaited;      /* since the last frame was opened: a new run begins */
     uint32_t since_look;
     dt_client_frame_t *spare; /* memory of a full frame, kept */
     dt_list_t frames;
@@ -479,6 +483,7 @@ struct dt_session {
     size_t flush_bytes;     /* a frame is closed at this size */
     uint64_t next_sequence; /* of the first record of the open frame, or of the next one */
     uint64_t acked_sequence, sent_sequence;
+    uint64_t credit_first; /* of a session that has executed nothing */
     uint64_t credit_bytes, sent_payload, appended_bytes;
 
     uint64_t next_tensor;
@@ -584,6 +589,11 @@ dt_status_t dt_client_append(dt_session_t *session, const dt_record_t *record, d
 static inline bool dt_client_has_room(const dt_session_t *session, size_t bound)
 {
     return session->open && session->writer.cap - session->writer.len >= bound + DT_CLIENT_FREES;
+}
+/* Whether the open frame has waited for more for as long as it should. Lock held. */
+static inline bool dt_client_has_lingered(const dt_session_t *session, int64_t now_ns)
+{
+    return now_ns - session->open_ns >= session->hold_ns;
 }
 uint64_t dt_client_sequence(const dt_session_t *session); /* of the record that comes next */
 void dt_client_close_frame(dt_session_t *session);        /* and wake the I/O thread */

@@ -35,6 +35,7 @@ static void on_welcome(dt_session_t *session, const Dtorch__V1__SessionWelcome *
         /* Frames must fit into the window several times. */
         size_t part = (size_t)(welcome->credit_bytes / 4);
         session->flush_bytes = part < DT_FRAME_FLUSH_BYTES ? part : DT_FRAME_FLUSH_BYTES;
+        session->credit_first = welcome->credit_bytes;
     } else if (session->state == DT_CLIENT_AWAY) {
         session->reconnects++;
     }

@@ -196,8 +196,7 @@ static void on_tick(void *arg, int64_t deadline_ns)
     bool is_busy;
     (void)deadline_ns;
     pthread_mutex_lock(&session->lock);
-    if (session->open && session->writer.count > 0 &&
-        now_ns - session->open_ns >= session->settings.linger_ns)
+    if (session->open && session->writer.count > 0 && dt_client_has_lingered(session, now_ns))
         dt_client_close_frame(session);
     if (!session->open && session->free_count > 0) {
         dt_client_put_frees(session, true);

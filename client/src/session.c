@@ -134,6 +134,7 @@ bool dt_client_wait(dt_session_t *session, int64_t deadline_ns)
 
 bool dt_client_await(dt_session_t *session, int64_t deadline_ns)
 {
+    session->has_awaited = true;
     return wait_for(session, deadline_ns, true);
 }
 

@@ -293,8 +293,11 @@ dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_
     DT_TRY(dt_conf_load(dt_conf_table_client(), &sources, &conf, err));
     find_devices(settings, &options, conf);
     settings->memory_limit_bytes = options.memory_limit_bytes;
-    settings->linger_ns =
-        options.linger_us ? options.linger_us * DT_CLOCK_US_NS : DT_CLIENT_LINGER_NS;
+    settings->linger_ns = settings->linger_max_ns = options.linger_us * DT_CLOCK_US_NS;
+    if (!options.linger_us) {
+        settings->linger_ns = DT_CLIENT_LINGER_NS;
+        settings->linger_max_ns = DT_CLIENT_LINGER_MAX_NS;
+    }
     DT_TRY(find_addresses(settings, &options, conf, err));
     settings->connect_timeout_ns = connect_timeout_ms(settings, &options) * DT_CLOCK_MS_NS;
     DT_TRY(find_key(settings, &options, conf, err));

@@ -116,6 +116,24 @@ static dt_status_t ended(const dt_session_t *session, dt_error_t *err)
                    session->end.text);
 }
 
+/* How long the frame that is opened now stays open for more. A program that has waited for nothing
+ * for a while would gain little by being a little ahead: it may hold back as long as it has been
+ * busy. What is executed to the last byte has to be given something soon. */
+static void set_hold(dt_session_t *session)
+{
+    const dt_client_settings_t *settings = &session->settings;
+    bool is_idle =
+        !session->unsent && session->sent_payload + session->credit_first == session->credit_bytes;
+    if (is_idle || session->has_awaited)
+        session->busy_since_ns = session->open_ns;
+    session->has_awaited = false;
+    session->hold_ns = session->open_ns - session->busy_since_ns;
+    if (session->hold_ns > settings->linger_max_ns)
+        session->hold_ns = settings->linger_max_ns;
+    if (session->hold_ns < settings->linger_ns)
+        session->hold_ns = settings->linger_ns;
+}
+
 static dt_status_t open_frame(dt_session_t *session, size_t bound, dt_error_t *err)
 {
     size_t cap = DT_FRAME_HEADER_BYTES + bound + DT_CLIENT_FREES;
@@ -130,6 +148,7 @@ static dt_status_t open_frame(dt_session_t *session, size_t bound, dt_error_t *e
                    session->next_sequence, session->epoch);
     session->open_ns = dt_loop_now_ns();
     session->since_look = 0;
+    set_hold(session);
     if (!session->is_ticking) {
         session->is_ticking = true;
         dt_client_io_kick(session); /* it arms the tail's timer */
@@ -171,7 +190,7 @@ static void appended(dt_session_t *session)
     if (++session->since_look < DT_CLIENT_LINGER_LOOK)
         return;
     session->since_look = 0;
-    if (dt_loop_now_ns() - session->open_ns >= session->settings.linger_ns)
+    if (dt_client_has_lingered(session, dt_loop_now_ns()))
         dt_client_close_frame(session);
 }
 

@@ -110,6 +110,37 @@ Test(client_stream, a_lingering_frame_is_closed_by_the_appending_thread)
     close_session();
 }
 
+static void put_ops(int count)
+{
+    while (count-- > 0)
+        put_op(1);
+}
+
+Test(client_stream, frames_stay_open_for_longer_the_longer_a_run_of_operators_is)
+{
+    enum { LOOK = DT_CLIENT_LINGER_LOOK };
+    open_session();
+    session->settings.linger_ns = 0;
+    session->settings.linger_max_ns = INT64_MAX;
+    session->credit_first = session->credit_bytes;
+    put_ops(LOOK); /* the cluster has nothing to do: they leave */
+    cr_assert_eq(frame_count(), 1);
+    send_all();
+    session->busy_since_ns = 1; /* since this machine was started, nearly */
+    put_ops(LOOK);
+    cr_assert_eq(frame_count(), 1);
+    dt_client_close_frame(session);
+    session->has_awaited = true; /* a value: what comes now is a new run */
+    put_ops(LOOK);
+    cr_assert_eq(frame_count(), 3);
+    send_all();
+    session->busy_since_ns = 1;
+    session->credit_bytes = session->credit_first + session->sent_payload;
+    put_ops(LOOK); /* all is executed */
+    cr_assert_eq(frame_count(), 4);
+    close_session();
+}
+
 Test(client_stream, keeps_frames_until_they_are_acknowledged)
 {
     open_session();
