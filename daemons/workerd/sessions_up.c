@@ -178,6 +178,7 @@ void dt_node_up_look(dt_node_instance_t *instance)
     for (uint32_t i = 0; i < instance->member_count; i++)
         if (instance->members[i].host)
             dt_ring_cancel_sleep(&instance->members[i].up);
+    dt_rpc_catch_up(instance->owner->options.rpc); /* the engine needs a while to wake */
     until_ns = dt_loop_now_ns() + DT_NODE_LOOK_NS;
     do {
         for (int i = 0; i < 16; i++)

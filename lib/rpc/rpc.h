@@ -63,6 +63,9 @@ void dt_rpc_share(dt_rpc_t *rpc, void (*lent)(void *arg), void *arg);
 void dt_rpc_lend(dt_rpc_t *rpc); /* Threads: whoever turns. No effect when it is lent already */
 /* True: the caller leads. Threads: any, but never from a callback; `rpc` must live. */
 DT_MUST_USE bool dt_rpc_lead(dt_rpc_t *rpc);
+/* Start now what dt_rpc_turn() starts before it waits: the reads behind those messages that were
+ * handled. For who is going to look elsewhere for a while. Threads: whoever turns. */
+void dt_rpc_catch_up(dt_rpc_t *rpc);
 /* Wait for one event until `deadline_ns` and handle it. Threads: who leads. Blocking: yes. */
 void dt_rpc_turn(dt_rpc_t *rpc, int64_t deadline_ns);
 /* `is_over`: the state thread shall take over at once. */

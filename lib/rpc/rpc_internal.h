@@ -61,6 +61,7 @@ struct dt_rpc {
     size_t open_count;  /* streams, calls, unaries, servers, wakes */
     uint64_t stream_id; /* of the last stream */
     dt_list_t closing;  /* streams that end in order, by close_link */
+    dt_list_t unread;   /* streams whose next read is to be started, by unread_link */
     dt_timer_t *sweep;  /* cancels those of them that take too long */
     uint8_t *buffer;    /* the message that is being handled, in one piece */
     size_t buffer_size;
@@ -103,6 +104,7 @@ struct dt_rpc_stream {
     size_t queue_bytes_max;
     size_t writing_bytes;
     dt_list_t close_link;
+    dt_list_t unread_link;
     int64_t close_deadline_ns;
     dt_rpc_tag_t open_tag, initial_tag, read_tag, write_tag, close_tag, end_tag;
     grpc_byte_buffer *rx, *tx;

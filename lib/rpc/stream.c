@@ -176,9 +176,21 @@ static void handle_message(dt_rpc_stream_t *stream, grpc_byte_buffer *bytes)
     if (stream->server)
         stream->server->stats.rx_messages++;
     stream->ops->message(stream, data, size);
-    /* Afterwards: with the next read gRPC writes to the peer that its window is free again. What
-     * the message led to leaves first. */
-    dt_rpc_stream_read(stream);
+    /* Later: with the next read gRPC writes to the peer that its window is free again, which wakes
+     * it. What the message led to leaves first, and a thread that has what it waited for goes on.
+     * The reference is that of the read. */
+    stream->pending++;
+    dt_list_push(&stream->rpc->unread, &stream->unread_link);
+}
+
+void dt_rpc_catch_up(dt_rpc_t *rpc)
+{
+    dt_list_t *at;
+    while ((at = dt_list_pop(&rpc->unread)) != NULL) {
+        dt_rpc_stream_t *stream = DT_CONTAINER_OF(at, dt_rpc_stream_t, unread_link);
+        stream->pending--;
+        dt_rpc_stream_read(stream);
+    }
 }
 
 static void on_read(void *arg, bool ok)
@@ -346,6 +358,7 @@ dt_rpc_stream_t *dt_rpc_stream_new(dt_rpc_t *rpc, const dt_rpc_stream_ops_t *ops
     grpc_metadata_array_init(&stream->trailing);
     dt_list_init(&stream->messages);
     dt_list_init(&stream->close_link);
+    dt_list_init(&stream->unread_link);
     stream->read_tag = (dt_rpc_tag_t){on_read, stream};
     stream->write_tag = (dt_rpc_tag_t){on_write, stream};
     stream->close_tag = (dt_rpc_tag_t){on_close, stream};
