@@ -1,15 +1,15 @@
 /* What a failure looks like to people and programs: OperatorError, packed once where it happened.
- */
+ * A program may fail as often as it calls, so this is written by hand and prints nothing twice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/strings.h"
-#include "dtorch/v1/session.pb-c.h"
 #include "engine_exec_internal.h"
+#include "engine_pack.h"
 
-#define DT_EXEC_INPUTS_TEXT 1024 /* of the .proto, without the NUL */
-#define DT_EXEC_META_TEXT   128
+#define DT_EXEC_META_TEXT 128
+#define DT_EXEC_KIND_MAX  31 /* of the .proto */
 
 const char *dt_exec_error_kind(const dt_error_t *err)
 {
@@ -38,9 +38,9 @@ void dt_exec_text_clean(char *out, size_t size, const char *text)
     size_t length = strnlen(text, size * 2);
     size_t at = 0;
     for (size_t i = 0; i < length && at + 4 < size;) {
-        size_t bytes = dt_str_utf8_length(text + i, length - i);
+        unsigned char c = (unsigned char)text[i];
+        size_t bytes = c < 0x80 ? 1 : dt_str_utf8_length(text + i, length - i);
         if (bytes == 1) {
-            unsigned char c = (unsigned char)text[i];
             out[at++] = text[i];
             if (c < ' ' || c == 0x7f)
                 out[at - 1] = ' ';
@@ -57,78 +57,89 @@ void dt_exec_text_clean(char *out, size_t size, const char *text)
     out[at] = '\0';
 }
 
-/* Write "float32 (4, 3), int64 (2,)" of the handles that the plan's places hold now. */
-static void inputs_print(dt_exec_session_t *session, const dt_exec_plan_t *plan, char *text,
-                         size_t size)
+/* The metadata of input `i` as it is now: of the handle that the plan's place holds. */
+static const dt_meta_t *input_meta(const dt_exec_session_t *session, const dt_exec_plan_t *plan,
+                                   uint32_t i, dt_backend_tensor_t *info)
 {
     const dt_exec_options_t *options = &session->exec->options;
-    size_t at = 0;
-    text[0] = '\0';
-    for (uint32_t i = 0; i < plan->signature->input_count; i++) {
-        char meta[DT_EXEC_META_TEXT];
-        dt_backend_tensor_t info;
-        dt_error_t err = {0};
-        void *handle = plan->input_at && plan->input_at[i] ? *plan->input_at[i] : NULL;
-        if (handle && options->backend->tensor_info(options->device, handle, &info, &err) == DT_OK)
-            dt_meta_print(&info.meta, meta, sizeof meta);
-        else
-            dt_meta_print(&plan->signature->inputs[i].meta, meta, sizeof meta);
-        if (at + strlen(meta) + 8 > size) {
-            (void)snprintf(text + at, size - at, ", ...");
-            return;
-        }
-        at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", meta);
-    }
+    dt_error_t err;
+    void *handle = plan->input_at && plan->input_at[i] ? *plan->input_at[i] : NULL;
+    if (handle && options->backend->tensor_info(options->device, handle, info, &err) == DT_OK)
+        return &info->meta;
+    return &plan->signature->inputs[i].meta;
 }
 
-static dt_exec_cause_t *cause_pack(const Dtorch__V1__OperatorError *error)
+/* Write "float32 (4, 3), int64 (2,)" of a plan's inputs. Of a program that fails on and on they are
+ * mostly those of the failure before: printing costs more than comparing. */
+static const char *inputs_print(const dt_exec_session_t *session, const dt_exec_plan_t *plan)
 {
-    size_t size = dtorch__v1__operator_error__get_packed_size(error);
-    dt_exec_cause_t *cause = malloc(sizeof *cause + size);
-    if (!cause)
-        return NULL;
-    *cause = (dt_exec_cause_t){.refs = 1, .size = (uint32_t)size, .sequence = error->sequence};
-    (void)dtorch__v1__operator_error__pack(error, cause->bytes);
-    return cause;
+    dt_exec_inputs_t *known = &session->exec->inputs;
+    uint32_t count = plan->signature->input_count;
+    bool is_same = known->count == count && count <= DT_EXEC_INPUTS_KNOWN;
+    size_t at = 0;
+    dt_backend_tensor_t info;
+    for (uint32_t i = 0; is_same && i < count; i++)
+        is_same = dt_meta_equal(&known->metas[i], input_meta(session, plan, i, &info));
+    if (is_same)
+        return known->text;
+    known->count = count;
+    known->text[0] = '\0';
+    for (uint32_t i = 0; i < count; i++) {
+        char text[DT_EXEC_META_TEXT];
+        const dt_meta_t *meta = input_meta(session, plan, i, &info);
+        if (i < DT_EXEC_INPUTS_KNOWN)
+            known->metas[i] = *meta;
+        dt_meta_print(meta, text, sizeof text);
+        if (at + strlen(text) + 8 > sizeof known->text) {
+            (void)snprintf(known->text + at, sizeof known->text - at, ", ...");
+            break;
+        }
+        at += (size_t)snprintf(known->text + at, sizeof known->text - at, "%s%s", i ? ", " : "",
+                               text);
+    }
+    return known->text;
+}
+
+static uint8_t *put_text(uint8_t *at, unsigned field, const char *text, size_t max)
+{
+    return dt_pack_bytes(at, field, text, strnlen(text, max));
 }
 
 dt_exec_cause_t *dt_exec_cause_new(dt_exec_session_t *session, uint64_t sequence,
                                    const dt_exec_plan_t *plan, const char *what, uint32_t vdev,
                                    const char *kind, const dt_error_t *err)
 {
-    Dtorch__V1__OperatorError error;
     char text[sizeof err->text];
-    char inputs[DT_EXEC_INPUTS_TEXT + 1];
     char name[DT_RECORD_NAME_MAX + 1];
-    char word[32];
-    char empty[] = "";
-    char source[DT_RECORD_TEXT_MAX + 1];
-    char *ranges[DT_EXEC_RANGES_MAX];
     uint32_t depth =
         session->range_depth < DT_EXEC_RANGES_MAX ? session->range_depth : DT_EXEC_RANGES_MAX;
-    inputs[0] = source[0] = '\0'; /* the rest is not read, and zeroing it costs */
-    dtorch__v1__operator_error__init(&error);
     dt_exec_text_clean(text, sizeof text, err->text);
     dt_exec_text_clean(name, sizeof name, plan ? plan->signature->name : what);
-    (void)dt_str_copy(word, sizeof word, kind);
-    if (session->source)
-        (void)dt_str_copy(source, sizeof source, session->source);
+    uint8_t *body = session->exec->cause;
+    uint8_t *at = dt_pack_number(body, DT_PACK_ERROR_CODE, (uint64_t)(int64_t)err->code);
+    at = put_text(at, DT_PACK_ERROR_KIND, kind, DT_EXEC_KIND_MAX);
+    at = put_text(at, DT_PACK_ERROR_TEXT, text, sizeof text);
+    at = dt_pack_number(at, DT_PACK_ERROR_SEQUENCE, sequence);
+    at = put_text(at, DT_PACK_ERROR_OPERATOR, name, sizeof name);
     if (plan)
-        inputs_print(session, plan, inputs, sizeof inputs);
-    for (uint32_t i = 0; i < depth; i++)
-        ranges[i] = session->ranges[i];
-    error.code = err->code;
-    error.kind = word;
-    error.text = text;
-    error.sequence = sequence;
-    error.operator_name = name;
-    error.inputs = inputs;
-    error.source = source;
-    error.node = session->node[0] ? session->node : empty;
-    error.device = session->device;
-    error.vdev = vdev;
-    error.source_code = err->source_code;
-    error.range = ranges;
-    error.n_range = depth;
-    return cause_pack(&error);
+        at = put_text(at, DT_PACK_ERROR_INPUTS, inputs_print(session, plan), DT_EXEC_INPUTS_TEXT);
+    if (session->source)
+        at = put_text(at, DT_PACK_ERROR_SOURCE, session->source, DT_RECORD_TEXT_MAX);
+    at = put_text(at, DT_PACK_ERROR_NODE, session->node, sizeof session->node);
+    at = dt_pack_number(at, DT_PACK_ERROR_DEVICE, session->device);
+    at = dt_pack_number(at, DT_PACK_ERROR_VDEV, vdev);
+    at = dt_pack_number(at, DT_PACK_ERROR_SOURCE_CODE, (uint64_t)err->source_code);
+    for (uint32_t i = 0; i < depth; i++) {
+        size_t size = strnlen(session->ranges[i], sizeof session->ranges[i]);
+        at = dt_pack_head(at, DT_PACK_ERROR_RANGE, size); /* an empty one counts too */
+        memcpy(at, session->ranges[i], size);
+        at += size;
+    }
+    size_t size = (size_t)(at - body);
+    dt_exec_cause_t *cause = malloc(sizeof *cause + size);
+    if (!cause)
+        return NULL;
+    *cause = (dt_exec_cause_t){.refs = 1, .size = (uint32_t)size, .sequence = sequence};
+    memcpy(cause->bytes, body, size);
+    return cause;
 }

@@ -26,6 +26,9 @@
 #define DT_EXEC_SCRATCH_BYTES (32u << 10)
 #define DT_EXEC_ROOM_BYTES    (24u << 10) /* what one record may put into the up ring */
 #define DT_EXEC_PLAN_BYTES    (8u << 20)  /* of one plan */
+#define DT_EXEC_CAUSE_BYTES   (8u << 10)  /* of all that an OperatorError may say, and more */
+#define DT_EXEC_INPUTS_TEXT   1024        /* of the .proto, without the NUL */
+#define DT_EXEC_INPUTS_KNOWN  4u
 
 typedef struct dt_exec_session dt_exec_session_t;
 
@@ -324,6 +327,13 @@ struct dt_exec_session {
     struct dt_exec_trace *trace; /* NULL: nobody wants to know */
 };
 
+/* What was printed last of inputs. */
+typedef struct dt_exec_inputs {
+    uint32_t count;
+    dt_meta_t metas[DT_EXEC_INPUTS_KNOWN]; /* (count), if there are no more */
+    char text[DT_EXEC_INPUTS_TEXT + 1];
+} dt_exec_inputs_t;
+
 struct dt_exec {
     dt_exec_options_t options;
     dt_exec_session_t *sessions[DT_EXEC_SESSIONS_MAX]; /* (session_count) in turn */
@@ -342,6 +352,8 @@ struct dt_exec {
     dt_exec_storage_batch_t *storage_batches; /* all there are */
     void **results;                           /* (DT_RECORD_OUTPUTS_MAX) */
     uint8_t *scratch;                         /* (DT_EXEC_SCRATCH_BYTES) */
+    dt_exec_inputs_t inputs;
+    uint8_t cause[DT_EXEC_CAUSE_BYTES]; /* where one is packed */
     dt_error_t err;
 };
 

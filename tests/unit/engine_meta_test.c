@@ -92,6 +92,47 @@ static Dtorch__V1__WorkerSessionUp *unpack(unsigned field, const uint8_t *body, 
     return up;
 }
 
+static uint8_t *put(uint8_t *at, unsigned field, const char *text)
+{
+    return dt_pack_bytes(at, field, text, strlen(text));
+}
+
+Test(engine_meta, an_error_written_by_hand_is_that_of_the_proto)
+{
+    uint8_t bytes[256];
+    uint8_t *at = dt_pack_number(bytes, DT_PACK_ERROR_CODE, (uint64_t)(int64_t)DT_ERR_INVALID);
+    at = put(at, DT_PACK_ERROR_KIND, "kind");
+    at = put(at, DT_PACK_ERROR_TEXT, "text");
+    at = dt_pack_number(at, DT_PACK_ERROR_SEQUENCE, 4);
+    at = put(at, DT_PACK_ERROR_OPERATOR, "operator");
+    at = put(at, DT_PACK_ERROR_INPUTS, "inputs");
+    at = put(at, DT_PACK_ERROR_SOURCE, "source");
+    at = put(at, DT_PACK_ERROR_NODE, "node");
+    at = dt_pack_number(at, DT_PACK_ERROR_DEVICE, 9);
+    at = dt_pack_number(at, DT_PACK_ERROR_VDEV, 10);
+    at = dt_pack_number(at, DT_PACK_ERROR_SOURCE_CODE, (uint64_t)INT64_C(-11));
+    at = dt_pack_head(at, DT_PACK_ERROR_RANGE, 0);
+    at = put(at, DT_PACK_ERROR_RANGE, "range");
+    Dtorch__V1__OperatorError *error =
+        dtorch__v1__operator_error__unpack(NULL, (size_t)(at - bytes), bytes);
+    cr_assert_not_null(error);
+    cr_assert_eq(error->code, DT_ERR_INVALID);
+    cr_assert_str_eq(error->kind, "kind");
+    cr_assert_str_eq(error->text, "text");
+    cr_assert_eq(error->sequence, 4);
+    cr_assert_str_eq(error->operator_name, "operator");
+    cr_assert_str_eq(error->inputs, "inputs");
+    cr_assert_str_eq(error->source, "source");
+    cr_assert_str_eq(error->node, "node");
+    cr_assert_eq(error->device, 9);
+    cr_assert_eq(error->vdev, 10);
+    cr_assert_eq(error->source_code, -11);
+    cr_assert_eq(error->n_range, 2);
+    cr_assert_str_eq(error->range[0], "");
+    cr_assert_str_eq(error->range[1], "range");
+    dtorch__v1__operator_error__free_unpacked(error, NULL);
+}
+
 Test(engine_meta, fields_written_by_hand_are_those_of_the_proto)
 {
     uint8_t body[128];
