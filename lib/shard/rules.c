@@ -176,6 +176,24 @@ static bool is_unsettled(const propagation_t *p, const dt_shard_row_t *row)
     return false;
 }
 
+/* Would only this row make a Partial of what is none? It is of use beside another Partial, or for
+ * shards of what must be whole: they are parts of a sum already. */
+static bool is_made_up(const propagation_t *p, const dt_shard_row_t *row)
+{
+    const dt_shard_call_t *c = p->call;
+    bool is_any = false;
+    for (uint32_t i = 0; i < c->in_count && !row->label; i++) {
+        if (row->ins[i].kind != DT_PLACEMENT_PARTIAL)
+            continue;
+        is_any = true;
+        if (c->ins[i].at >= 0 && !is_foreign(p, c->ins[i].at) &&
+            (p->have[i].kind == DT_PLACEMENT_PARTIAL ||
+             (p->have[i].kind == DT_PLACEMENT_SHARD && row->ins[i].reduction == DT_REDUCTION_SUM)))
+            return false;
+    }
+    return is_any;
+}
+
 static void price(const propagation_t *p, const dt_shard_row_t *row, choice_t *choice)
 {
     const dt_shard_call_t *c = p->call;
@@ -228,7 +246,7 @@ static bool consider(void *arg, const dt_shard_row_t *row)
 {
     propagation_t *p = arg;
     choice_t tried;
-    if (!fits(p, row) || is_unsettled(p, row))
+    if (!fits(p, row) || is_unsettled(p, row) || is_made_up(p, row))
         return true;
     price(p, row, &tried);
     if (is_better(&tried, &p->best)) {

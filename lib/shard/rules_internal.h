@@ -117,6 +117,7 @@ typedef struct dt_shard_rule {
     bool has_terms;                                      /* a + in the template */
     bool is_meta, is_join, is_in_place, is_put, is_back; /* words */
     bool is_runs;       /* runs=1: splits into runs, or joins them */
+    bool is_real;       /* real: integers are rounded, so Partial passes with none of them */
     bool is_same;       /* same=1 */
     uint8_t vocabulary; /* label of the dimension that an index points into; 0: none */
     uint8_t grouped;    /* label whose sizes may differ among inputs if all divide (heads) */

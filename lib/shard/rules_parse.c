@@ -315,6 +315,8 @@ static bool rest(parser_t *p)
             rule->is_meta = true;
         else if (is_text(text, "join"))
             rule->is_join = true;
+        else if (is_text(text, "real"))
+            rule->is_real = true;
         else if (rule->family == DT_SHARD_FAMILY_DIM && !memchr(text.at, '=', text.size))
             ok = dim_word(p, text);
         else

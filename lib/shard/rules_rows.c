@@ -127,8 +127,22 @@ static bool measure(const walk_t *w, cut_t *cut)
     return true;
 }
 
+/* Does LibTorch add a term to a product of no elements? Not to a vector if the term is broadcast to
+ * it, nor to integers by a factor that is none. */
+static bool adds_to_nothing(const walk_t *w, const cut_t *cut, uint32_t k)
+{
+    const dt_shard_call_t *c = w->call;
+    int64_t chunk = (cut->size + w->parts - 1) / w->parts;
+    bool is_cut_once = cut->unit == 1 && cut->groups == 1 && c->divisors[cut->label] == 1;
+    bool is_any_empty = !is_even(w, cut, cut->size, cut->unit) &&
+                        (!is_cut_once || chunk * (w->parts - 1) >= cut->size);
+    const dt_meta_t *term = c->ins[k].meta, *sum = c->outs[0].meta;
+    bool is_same = term->ndim == 1 && term->sizes[0] == sum->sizes[0];
+    return !is_any_empty || (c->outs[0].kind != 'i' && (sum->ndim != 1 || is_same));
+}
+
 /* Additive terms that the label does not touch arrive as Partial(sum). */
-static bool settle_terms(walk_t *w)
+static bool settle_terms(walk_t *w, const cut_t *cut)
 {
     const dt_shard_call_t *c = w->call;
     uint32_t touched = 0, all = 0;
@@ -142,7 +156,8 @@ static bool settle_terms(walk_t *w)
             continue;
         while (k < c->out_first && (c->ins[k].term != term || !c->ins[k].is_linear))
             k++;
-        if (c->reduce != DT_SHARD_REDUCE_SUM || k == c->out_first || c->ins[k].at < 0)
+        if (c->reduce != DT_SHARD_REDUCE_SUM || k == c->out_first || c->ins[k].at < 0 ||
+            !adds_to_nothing(w, cut, k))
             return false;
         w->row.ins[k] = dt_placement_partial(DT_REDUCTION_SUM);
     }
@@ -179,7 +194,7 @@ static bool place_output(walk_t *w, const cut_t *cut, uint32_t j)
     }
     w->row.outs[j] =
         dt_placement_partial(DT_REDUCTION_SUM + reduce - (unsigned)DT_SHARD_REDUCE_SUM);
-    return (j > 0 && out->has_deps) || settle_terms(w);
+    return (j > 0 && out->has_deps) || settle_terms(w, cut);
 }
 
 static void label_row(walk_t *w, cut_t cut)
@@ -283,6 +298,14 @@ static void multilinear_rows(walk_t *w, bool is_average)
     }
 }
 
+static bool all_kinds(const dt_shard_call_t *c, const char *allowed)
+{
+    for (uint32_t i = 0; i < c->in_count + c->out_count; i++)
+        if (!strchr(allowed, i < c->in_count ? c->ins[i].kind : c->outs[i - c->in_count].kind))
+            return false;
+    return true;
+}
+
 static void class_rows(walk_t *w, char code, const dt_shard_class_t *class)
 {
     const dt_shard_call_t *c = w->call;
@@ -292,7 +315,7 @@ static void class_rows(walk_t *w, char code, const dt_shard_class_t *class)
         who[i] = (class->is_all && !c->ins[i].is_ignored) || (i < 16 && (class->args >> i & 1));
         is_any = is_any || who[i];
     }
-    if (!is_any)
+    if (!is_any || (code == 'D' && !all_kinds(c, "f"))) /* the least integer has no negative */
         return;
     if (code == 'L' || code == 'J')
         partial_row(w, who, DT_REDUCTION_SUM, DT_REDUCTION_SUM);
@@ -312,14 +335,6 @@ static void simple(walk_t *w, char code, uint16_t args)
 {
     dt_shard_class_t class = {.code = code, .args = args};
     class_rows(w, code, &class);
-}
-
-static bool all_kinds(const dt_shard_call_t *c, const char *allowed)
-{
-    for (uint32_t i = 0; i < c->in_count + c->out_count; i++)
-        if (!strchr(allowed, i < c->in_count ? c->ins[i].kind : c->outs[i - c->in_count].kind))
-            return false;
-    return true;
 }
 
 /* Inputs and results of one kind each? */
@@ -345,7 +360,7 @@ static void sum_rows(walk_t *w, bool is_sub)
     simple(w, 'A', 1);
     if (c->in_count > 1)
         simple(w, 'A', 2);
-    if (!all_kinds(c, "fib"))
+    if (!all_kinds(c, "f")) /* the least integer less one is the largest */
         return;
     simple(w, 'I', 1);
     if (c->in_count > 1 && is_known)
@@ -356,6 +371,8 @@ static void scale_rows(walk_t *w)
 {
     dt_shard_attr_t other = dt_shard_attr(w->call, "other");
     simple(w, 'L', 1);
+    if (!all_kinds(w->call, "f"))
+        return;
     if (other.kind == DT_SHARD_ATTR_NUMBER && other.real > 0)
         simple(w, 'I', 1);
     if (other.kind == DT_SHARD_ATTR_NUMBER && other.real < 0)
@@ -371,6 +388,13 @@ static void cast_rows(walk_t *w)
     } else if (all_kinds(c, "fc") && same_kinds(c)) {
         simple(w, 'L', 1);
     }
+}
+
+/* Written into a tensor of another type: parts may not fit there that add up to what does. */
+static bool is_cast(const dt_shard_call_t *c)
+{
+    return c->rule->is_in_place && c->in_count == 2 &&
+           c->ins[0].meta->dtype != c->ins[1].meta->dtype;
 }
 
 /* The result does not depend on values: a Partial input is as good as any. */
@@ -469,6 +493,8 @@ void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placeme
         split_rows(&w);
     if (call->rule->family == DT_SHARD_FAMILY_VIEW && have && !is_plain)
         view_rows(&w);
+    if ((call->rule->is_real && !all_kinds(call, "fc")) || is_cast(call))
+        return;
     for (unsigned k = 0; k < call->rule->class_count && !w.is_stopped; k++) {
         const dt_shard_class_t *class = &call->rule->classes[k];
         if (class->code == DT_SHARD_CLASS_MM) {
@@ -479,7 +505,8 @@ void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placeme
         } else if (class->code == DT_SHARD_CLASS_SCALE) {
             scale_rows(&w);
         } else if (class->code == DT_SHARD_CLASS_SHIFT) {
-            simple(&w, 'I', 1);
+            if (all_kinds(call, "f"))
+                simple(&w, 'I', 1);
             simple(&w, 'A', 1);
         } else if (class->code == DT_SHARD_CLASS_CAST) {
             cast_rows(&w);

@@ -333,6 +333,12 @@ def cases():
     yield "aten::add.Tensor", (r(4, 6), r(6))
     yield "aten::mm", (r(6, 8), r(8, 4))
     yield "aten::addmm", (r(4), r(6, 8), r(8, 4))
+    # a term that is broadcast, shards without elements, integers by factors that are none
+    yield "aten::addmv", (r(1), r(6, 3), r(3))
+    yield "aten::addmv", (r(6), r(6, 3), r(3))
+    yield "aten::baddbmm", (i(9, 2, 5, 6), i(9, 2, 5, 3), i(9, 2, 3, 6)), {"beta": 0.2, "alpha": 0.6}
+    yield "aten::avg_pool2d", (i(9, 2, 3, 4, 5), [2, 2])
+    yield "aten::avg_pool2d", (r(2, 3, 4, 5), [2, 2])
     yield "aten::view", (r(4, 12), [4, 4, 3])
     yield "aten::view", (r(5, 4, 3), [5, 12])
     yield "aten::sum.dim_IntList", (r(6, 4, 5), [1], True)
