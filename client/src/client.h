@@ -252,6 +252,7 @@ typedef struct dt_client_signature {
     bool is_pinned; /* the program knows its number */
     bool is_dropped;
     bool writes_unsaid;   /* inputs that no output names: any of them */
+    bool is_strided;      /* it looks at the memory of its input, not only at its values */
     uint64_t used;        /* sequence of its last use */
     dt_output_t *outputs; /* (output_count) */
     uint32_t *metas;      /* (output_count) interned */

@@ -130,6 +130,13 @@ static bool writes_unsaid(const dt_signature_t *sig)
     return bytes > 2 && base[bytes - 1] == '_' && base[bytes - 2] != '_';
 }
 
+static bool is_strided(const dt_signature_t *sig)
+{
+    const char *colons = strstr(sig->name, "::");
+    const char *base = colons ? colons + 2 : sig->name;
+    return strncmp(base, "as_strided", 10) == 0 || strcmp(base, "_reshape_alias") == 0;
+}
+
 static dt_client_signature_t *signature_new(dt_session_t *session, const dt_signature_t *sig,
                                             const dt_buf_t *body, uint32_t vdev)
 {
@@ -143,6 +150,7 @@ static dt_client_signature_t *signature_new(dt_session_t *session, const dt_sign
     made->flags = sig->flags;
     made->vdev = vdev;
     made->writes_unsaid = writes_unsaid(sig);
+    made->is_strided = is_strided(sig);
     made->input_count = sig->input_count;
     made->output_count = sig->output_count;
     for (uint32_t i = 0; i < sig->arg_count; i++)

@@ -312,6 +312,30 @@ static bool is_plain(const struct job *job)
     return true;
 }
 
+static uint32_t dense_of(dt_session_t *session, uint32_t meta)
+{
+    uint32_t dense = meta;
+    dt_check(dt_client_dense(session, meta, &dense, NULL) == DT_OK);
+    return dense;
+}
+
+/* A copy of a view has other strides, and nothing of its storage beside it. */
+static dt_status_t check_strided(const struct job *job, dt_error_t *err)
+{
+    const dt_client_node_t *node = job->in ? job->nodes[0] : NULL;
+    if (!node || !node->source || !job->signature->is_strided ||
+        job->plan->want[0] == node->place || node->meta == DT_CLIENT_NO_META)
+        return DT_OK;
+    const dt_meta_t *view = job->session->metas.items[node->meta];
+    uint32_t whole = base_of((dt_client_node_t *)(uintptr_t)node)->meta;
+    if (whole != DT_CLIENT_NO_META && dense_of(job->session, node->meta) == node->meta &&
+        dt_meta_numel(view) == dt_meta_numel(job->session->metas.items[whole]))
+        return DT_OK;
+    return dt_fail(err, DT_ERR_INVALID, "dt", (int64_t)node->id,
+                   "an operator of strides is called on a part of a tensor on a mesh that must be "
+                   "moved: call it on the whole tensor, or use view and slice");
+}
+
 /* Know where everything is, and have it where it must be. The lock may be released. */
 static dt_status_t look(struct job *job, dt_error_t *err)
 {
@@ -326,6 +350,7 @@ static dt_status_t look(struct job *job, dt_error_t *err)
         job->have[0] =
             job->spread->wanted == DT_CLIENT_NO_PLACE ? job->signature->vdev : job->spread->wanted;
     DT_TRY(dt_client_plan(session, job->signature, job->have, &job->plan, err));
+    DT_TRY(check_strided(job, err));
     if (!job->plan->must_move && job->signature->id_count == job->signature->output_count &&
         !job->signature->writes_unsaid)
         return DT_OK; /* nothing moves, nothing is written */
@@ -379,13 +404,6 @@ static void put_copy(dt_session_t *session, uint32_t meta, uint32_t place, uint6
     uint64_t inputs[2] = {self, source};
     dt_check(dt_client_put_back(session, meta, place, &copy, NULL) == DT_OK);
     put_part(session, copy, inputs, NULL, NULL);
-}
-
-static uint32_t dense_of(dt_session_t *session, uint32_t meta)
-{
-    uint32_t dense = meta;
-    dt_check(dt_client_dense(session, meta, &dense, NULL) == DT_OK);
-    return dense;
 }
 
 /* A view that shares a moved storage was written: so must be what it is a view of. */
