@@ -217,6 +217,15 @@ def writes_through_views() -> None:
     both(program)
 
 
+def views_made_of_each_other() -> None:
+    # One storage had the second of the first, another of the same shape has the first of the second: a circle, if both were kept.
+    value = torch.arange(24.0).reshape(4, 6)
+    x, y = value.to(D), (value * 2).to(D)
+    whole = torch.empty(0, device=D).set_(x.untyped_storage(), 0, (6, 4), (1, 6))
+    expect_same(value.T[1:3] + 0, whole[1:3] + 0)
+    expect_same((value * 2).T + 0, y[:, 1:3].T.as_strided((6, 4), (1, 6), 0) + 0)
+
+
 def a_view_sees_later_writes() -> None:
     def program(d: str) -> Any:
         a = torch.zeros(4, 4, device=d)

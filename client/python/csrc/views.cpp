@@ -306,13 +306,36 @@ uint64_t send_bits(Storage *storage, const Geometry *view, uint8_t bit)
 
 /* ---- noting ---- */
 
+/* What view_id() makes a view of; NULL: of the base. */
+const Geometry *made_of(const Geometry *base, const Geometry *view)
+{
+    auto chain = chains().find({base->number, view->number});
+    if (chain != chains().end())
+        return chain->second->parent;
+    const uint8_t bits = view->meta.layout & (DT_META_CONJ | DT_META_NEG);
+    if (!bits)
+        return nullptr;
+    dt_meta_t meta = view->meta;
+    meta.layout = (uint8_t)(meta.layout & ~(bits & DT_META_CONJ ? DT_META_CONJ : DT_META_NEG));
+    return geometry_of(meta, view->offset);
+}
+
+/* A parent whose own chain nobody knew may have been made of the view, the other way round. */
+bool is_circle(const Geometry *base, const Geometry *view, const Geometry *parent)
+{
+    while (parent && parent != base && parent != view)
+        parent = made_of(base, parent);
+    return parent == view;
+}
+
 void note(const Geometry *base, const Geometry *parent, Op &op,
           const std::vector<c10::IValue> &args, size_t self, const std::vector<at::Tensor> &results)
 {
     Step *step = nullptr;
     for (const at::Tensor &result : results) {
         const Geometry *geometry = geometry_of(result);
-        if (geometry == base || chains().count({base->number, geometry->number}))
+        if (geometry == base || chains().count({base->number, geometry->number}) ||
+            is_circle(base, geometry, parent))
             continue;
         if (!step) {
             step = new Step{&op, parent, args, self, {}};
@@ -324,6 +347,23 @@ void note(const Geometry *base, const Geometry *parent, Op &op,
 }
 
 } // namespace
+
+/* Strides that a call gives are those of the program's storage. A copy of a part of it, on a mesh,
+ * has others: what is made of strides is made of the base, and reshaping says sizes only. */
+static void note_call(Storage *storage, Op &op, const std::vector<c10::IValue> &args, size_t self,
+                      const at::Tensor &viewed, const std::vector<at::Tensor> &results)
+{
+    static Op *view = find_op("aten::view"), *strided = find_op("aten::as_strided"),
+              *alias = find_op("aten::_reshape_alias");
+    const Geometry *parent = geometry_in(storage, viewed);
+    if (&op == alias)
+        note(storage->base, parent, *view, {args[0], args[1]}, self, results);
+    else if (&op == strided)
+        note(storage->base, storage->base, op,
+             {args[0], args[1], args[2], results[0].storage_offset()}, self, results);
+    else
+        note(storage->base, parent, op, args, self, results);
+}
 
 uint64_t view_id(Storage *storage, const Geometry *view)
 {
@@ -450,7 +490,7 @@ void record_view(Op &op, Stack *stack)
     const std::vector<at::Tensor> results = result.isTensorList()
                                                 ? result.toTensorVector()
                                                 : std::vector<at::Tensor>{result.toTensor()};
-    note(storage->base, geometry_in(storage, viewed), op, args, self, results);
+    note_call(storage, op, args, self, viewed, results);
     remember_view(op, args, self, viewed, results);
 }
 
