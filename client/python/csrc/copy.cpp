@@ -280,6 +280,8 @@ at::Tensor &copy_(at::Tensor &self, const at::Tensor &source, bool)
     }
     (void)session();
     note_place();
+    if (mesh && storage_of(self)->vdev != storage_of(source)->vdev && !storage_of(self)->mesh)
+        return copy_(self, collect_on(source, storage_of(self)->vdev), false);
     if (mesh && adopt_bytes(self, source))
         return self;
     adopt_layout(self, source);
@@ -287,7 +289,7 @@ at::Tensor &copy_(at::Tensor &self, const at::Tensor &source, bool)
     calls().now++;
     uint64_t id = wire_id(source);
     send_copy(self, id, geometry_of(source));
-    if (mesh)
+    if (mesh && !storage_of(self)->mesh)
         storage_of(self)->mesh = mesh;
     return self;
 }

@@ -177,10 +177,13 @@ dt_mesh_t *handle_of(Mesh &mesh)
     return mesh.handle;
 }
 
+static std::atomic<bool> is_strict{false};
+
 void create_meshes(dt_session_t *session, uint32_t number)
 {
     Meshes &m = meshes();
     std::lock_guard<std::mutex> hold(m.lock);
+    (void)dt_set_policy(session, is_strict ? DT_POLICY_STRICT : DT_POLICY_AUTO);
     m.by_handle.clear();
     for (Mesh *mesh : m.all)
         create(m, *mesh, session, number);
@@ -350,14 +353,13 @@ static at::Tensor distribute(const at::Tensor &self, int64_t number, at::IntArra
     return on_mesh(plain, id, layout->mesh->number, layout->mesh->vdevs[0]);
 }
 
-static at::Tensor collect(const at::Tensor &self)
+at::Tensor collect_on(const at::Tensor &self, uint32_t vdev)
 {
     dt_session_t *now = session();
     dt_error_t err;
     uint64_t id = 0;
     note_place();
     at::Tensor plain = plain_of(self);
-    uint32_t vdev = storage_of(plain)->vdev;
     Lock lock(recorder());
     calls().now++;
     uint64_t from = wire_id(plain);
@@ -365,6 +367,11 @@ static at::Tensor collect(const at::Tensor &self)
     mark_place(now);
     must(dt_redistribute_id(now, from, &geometry->meta, vdev, nullptr, nullptr, &id, &err), err);
     return on_mesh(plain, id, 0, vdev);
+}
+
+static at::Tensor collect(const at::Tensor &self)
+{
+    return collect_on(self, storage_of(self)->vdev);
 }
 
 static void redistribute_in_place(const at::Tensor &self, int64_t number,
@@ -415,6 +422,16 @@ static at::Tensor shard(const at::Tensor &self, int64_t vdev)
     return wait_and_take(future);
 }
 
+/* Of this session and those after it. Gives what it was. */
+static bool set_strict(bool wanted)
+{
+    bool before = is_strict.exchange(wanted);
+    dt_session_t *now = if_session();
+    if (now)
+        (void)dt_set_policy(now, wanted ? DT_POLICY_STRICT : DT_POLICY_AUTO);
+    return before;
+}
+
 /* What a plan says of a parameter. `use` and `state` on its mesh; empty: as at rest. */
 static void hint(const at::Tensor &self, int64_t flags, at::IntArrayRef use, at::IntArrayRef state)
 {
@@ -440,6 +457,7 @@ static void hint(const at::Tensor &self, int64_t flags, at::IntArrayRef use, at:
 TORCH_LIBRARY_FRAGMENT(dtorch, m)
 {
     m.def("mesh(int[] sizes, str[] names, int[] vdevs) -> int", dt_pu::mesh);
+    m.def("set_strict(bool strict) -> bool", dt_pu::set_strict);
     m.def("make_on(int mesh, int[] placements) -> ()", dt_pu::make_on);
     m.def("distribute(Tensor tensor, int mesh, int[] placements) -> Tensor");
     m.def("collect(Tensor tensor) -> Tensor");

@@ -224,7 +224,8 @@ struct Results {
     {
         if (C10_LIKELY(mesh == 0) || !tensor.defined() || tensor.device().type() != kind)
             return;
-        storage_of(tensor)->mesh = mesh;
+        if (!storage_of(tensor)->mesh)
+            storage_of(tensor)->mesh = mesh;
         storage_of(tensor)->used.reset();
     }
 

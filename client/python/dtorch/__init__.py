@@ -6,6 +6,7 @@ cluster of one node starts on this machine, and ends with the program. Only what
     dtorch.fetch(x)         a TensorFuture: the value of x, without waiting for it; can be awaited
     dtorch.DeviceMesh(...)  several devices; Shard, Replicate, Partial say where a tensor lies on them
     dtorch.rand(..., device_mesh=, placements=) and the other factories, distribute_tensor(): tensors on a mesh
+    dtorch.strict()         with it nothing is moved but by redistribute()
     dtorch.distribute(...)  a model on a mesh, by a plan of dtorch.plans
     dtorch.configure(...)   where to connect, how many devices, before the first use
     dtorch.Error            and its subclasses, see dtorch.errors
@@ -19,7 +20,7 @@ from dtorch import _start, plans
 from dtorch._distribute import distribute
 from dtorch._future import TensorFuture, fetch
 from dtorch._sharded import (arange, distribute_tensor, empty, eye, full, full_tensor, linspace, ones, rand, randint, randn,
-                             randperm, redistribute, shards, to_torch, zeros)
+                             randperm, redistribute, shards, strict, to_torch, zeros)
 from dtorch.errors import Error, OperatorError
 from dtorch.mesh import DeviceMesh, init_device_mesh
 from dtorch.placements import Partial, Placement, Replicate, Shard
@@ -29,6 +30,6 @@ __all__ = [
     "DeviceMesh", "Error", "OperatorError", "Partial", "Placement", "Replicate", "Shard", "TensorFuture", "arange", "configure",
     "connect", "disconnect", "distribute", "distribute_tensor", "empty", "eye", "fetch", "full", "full_tensor",
     "init_device_mesh", "linspace", "ones", "plans", "rand", "randint", "randn", "randperm", "redistribute", "session_info",
-    "shards", "to_torch", "zeros"]
+    "shards", "strict", "to_torch", "zeros"]
 
 _start.start()

@@ -1,9 +1,11 @@
 """dtorch.distribute(): a model's parameters onto a mesh, by a plan."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dtorch import _sharded, _torch
 from dtorch import placements as words
@@ -60,10 +62,36 @@ def _place(old: torch.Tensor, mesh: DeviceMesh, layout: Layout | None, flags: in
     if layout is None:
         return moved
     parameter = _torch.keep(old, torch.nn.Parameter(moved, old.requires_grad))
+    _follow(parameter, mesh, layout, flags)
+    return parameter
+
+
+_followed: Any = WeakIdKeyDictionary()  # parameters, with what _follow() was told of them
+
+
+def _follow(parameter: torch.Tensor, mesh: DeviceMesh, layout: Layout, flags: int) -> None:
+    """From now on a parameter, its gradient and its state go where the plan says."""
     _hint(parameter, layout, flags)
     if parameter.requires_grad:
         parameter.register_post_accumulate_grad_hook(functools.partial(_settle, mesh, layout))
-    return parameter
+    _followed[parameter] = (mesh, layout, flags)
+
+
+def _copied(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(plain)
+    def deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        is_new = id(self) not in memo
+        result = plain(self, memo)
+        told = _followed.get(self) if is_new else None
+        if told is not None:
+            _follow(result, *told)
+        return result
+    return deepcopy
+
+
+def install() -> None:
+    """Copies of a parameter follow the plan as it does."""
+    torch.nn.Parameter.__deepcopy__ = _copied(torch.nn.Parameter.__deepcopy__)
 
 
 def _hint(parameter: torch.Tensor, layout: Layout, flags: int) -> None:

@@ -36,7 +36,11 @@ def distribute_tensor(tensor: torch.Tensor, device_mesh: DeviceMesh, placements:
     Raises: TypeError, ValueError (placements that do not fit)."""
     made = words.check(placements, device_mesh.ndim, tensor.dim())
     with torch.no_grad():
-        result = torch.ops.dtorch.distribute(tensor.detach(), device_mesh.number(), words.encode(made))
+        source = tensor.detach()
+        if source.device.type == "cpu" and any(isinstance(p, Partial) for p in made):  # made of what the devices have
+            whole = [Replicate() if isinstance(p, Partial) else p for p in made]
+            source = torch.ops.dtorch.distribute(source, device_mesh.number(), words.encode(whole))
+        result = torch.ops.dtorch.distribute(source, device_mesh.number(), words.encode(made))
     return result.requires_grad_(tensor.requires_grad)
 
 
@@ -85,6 +89,19 @@ def redistribute_(tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Pla
     made = words.check(placements, device_mesh.ndim, tensor.dim())
     torch.ops.dtorch.redistribute_(tensor.detach(), device_mesh.number(), words.encode(made))
     return tensor
+
+
+@contextlib.contextmanager
+def strict(is_strict: bool = True) -> Iterator[None]:
+    """Within, an operator whose tensors do not lie where it can take them is refused, at the line that calls it; without, they are
+    moved. redistribute() is what moves then. It holds for all threads of the program.
+
+    Raises (within, the operators): OperatorError (the text has shapes, placements and the nearest row)."""
+    before = torch.ops.dtorch.set_strict(is_strict)
+    try:
+        yield
+    finally:
+        torch.ops.dtorch.set_strict(before)
 
 
 class _Move(torch.autograd.Function):

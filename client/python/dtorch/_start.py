@@ -69,7 +69,7 @@ def _check_versions() -> None:
 
 
 def _install(library: _native.Library) -> None:
-    from dtorch import _place, _sharded, _torch, device, errors
+    from dtorch import _distribute, _place, _sharded, _torch, device, errors
 
     errors.install(library)
     _check(library, library.python(c.byref(_interpreter())))
@@ -82,6 +82,7 @@ def _install(library: _native.Library) -> None:
     _place.probe(library)
     _torch.install()
     _sharded.install()
+    _distribute.install()
     if bin_dir() is not None:
         options = _native.Options(struct_size=c.sizeof(_native.Options), bin_dir=bin_dir())
         _check(library, library.configure(c.byref(options)))
