@@ -1,8 +1,9 @@
 #!/bin/sh
-# usage: check-device.sh BUILD SECONDS [--whole | --mesh]
+# usage: check-device.sh BUILD SECONDS [--whole | --mesh | --mesh-programs | --mesh-llama]
 # The PyTorch device of the Python package against PyTorch's CPU, by the programs tests/python/device_*.py. SECONDS bounds
 # how long each of those that go through a database of PyTorch's may take; --whole: they go through all of it;
-# --mesh: the one of operators, on meshes.
+# --mesh: the one of operators, on meshes. --mesh-programs: 2,000 random programs on meshes. --mesh-llama: a language model with
+# its weights under every configuration.
 # Ends with "device: N passed, N failed, N skipped".
 set -u
 build=$1 seconds=$2 whole=${3:-}
@@ -33,6 +34,10 @@ run() { # NAME INTERPRETER ARGUMENTS...: its output is shown but for the last li
 
 if [ "$whole" = --mesh ]; then
     run opdbmesh "$python" tests/python/device_opdb_mesh.py --whole
+elif [ "$whole" = --mesh-programs ]; then
+    run randommesh "$python" tests/python/device_random_mesh.py --count=2000
+elif [ "$whole" = --mesh-llama ]; then
+    run llamamesh "$python" tests/python/device_llama_mesh.py --smol
 elif [ -n "$whole" ]; then
     run opdb "$python" tests/python/device_opdb.py --whole
     run random "$python" tests/python/device_random.py --count=3000
@@ -41,6 +46,9 @@ elif [ -n "$whole" ]; then
 else
     run traps "$python" tests/python/device_traps.py
     run mesh "$python" tests/python/device_mesh.py
+    run randommesh "$python" tests/python/device_random_mesh.py --count=100
+    run llamamesh "$python" tests/python/device_llama_mesh.py
+    run opdbmesh "$python" tests/python/device_opdb_mesh.py --samples=1 --seconds=30
     run process "$python" tests/python/device_process.py
     run linear "$python" tests/python/device_linear.py
     run train "$python" tests/python/device_train.py

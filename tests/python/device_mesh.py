@@ -179,6 +179,32 @@ def values_go_in_and_come_out() -> None:
     assert not hasattr(torch.ones(2), "placements") and not hasattr(torch.ones(2, device="dtorch"), "device_mesh")
 
 
+def parts_are_reshaped() -> None:
+    # Its gradient reshapes a column, which is moved for it: read with the column's strides a copy would be read beyond its end.
+    for mesh, layout in meshes():
+        gradients = []
+        for t in (torch.ones(1), dtorch.distribute_tensor(torch.ones(1), mesh, [S0] * mesh.ndim)):
+            t.requires_grad_()
+            other = torch.arange(2.0)
+            other = other if t.device.type == "cpu" else dtorch.distribute_tensor(other, mesh, [S0] * mesh.ndim)
+            torch.cartesian_prod(t, other).sum().backward()
+            gradients.append(t.grad)
+        same(gradients[0], gradients[1].cpu())
+
+
+def integers_do_not_wrap() -> None:
+    # The identity of a maximum is the least integer, and that less one is the largest.
+    value = torch.tensor([[-8, 3, 5]])
+    x = dtorch.distribute_tensor(value, two(), [S0]).amax(0)
+    for step in (lambda t: t - 6, lambda t: -t, lambda t: t + torch.tensor(-7), lambda t: t * -3, lambda t: t * 3, lambda t: 2 - t):
+        same(step(value.amax(0)), step(x).cpu())
+    one, mesh_one = torch.tensor(-8).to("dtorch"), dtorch.distribute_tensor(torch.tensor(6), four())
+    assert (one - mesh_one).item() == -14 and (mesh_one - one).item() == 14
+    image = torch.arange(-100, 143).reshape(1, 3, 9, 9)
+    for where in (S0, S1, Shard(2), Shard(3)):
+        same(F.avg_pool2d(image, 3, 1, 1), F.avg_pool2d(dtorch.distribute_tensor(image, two(), [where]), 3, 1, 1).cpu())
+
+
 def layouts_change() -> None:
     value = torch.randn(6, 5)
     for mesh, layout in meshes():
@@ -241,7 +267,8 @@ VIEWS: list[tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = [
     ("steps", lambda x: x[::2]), ("transposed", lambda x: x.t()), ("flat", lambda x: x.view(-1)),
     ("chunk", lambda x: x.chunk(2)[1]),
     ("split", lambda x: x.view(4, 2, 6)[:, 1]), ("diagonal", lambda x: x.diagonal()), ("chain", lambda x: x.t()[1:4].t()[2:7]),
-    ("strided", lambda x: x.as_strided((3, 2), (6, 1), 7)), ("detached", lambda x: x.detach().data)]
+    ("strided", lambda x: x.as_strided((3, 2), (6, 1), 7)), ("strided part", lambda x: x[2:, 1:].as_strided((3, 2), (6, 1))),
+    ("reshaped part", lambda x: torch.ops.aten._reshape_alias(x[:, 2], (2, 4), (24, 6))), ("detached", lambda x: x.detach().data)]
 
 
 def writes_go_through_views() -> None:
@@ -264,7 +291,7 @@ def writes_go_through_views() -> None:
 def gradients_go_through_views() -> None:
     value = torch.randn(8, 6)
     for mesh, layout in meshes()[:5]:
-        for name, view in VIEWS[:-3]:
+        for name, view in VIEWS[:-5]:
             if name == "chunk":
                 continue  # autograd refuses a write to one of several views, as on the CPU
             gradients = []
@@ -371,7 +398,7 @@ def sizes_that_had_to_be_asked_for() -> None:
     numbers = torch.arange(24).reshape(4, 3, 2)
     for where in (S0, S1, R):
         got = torch.unravel_index(dtorch.distribute_tensor(numbers, two(), [where]), (2, 3, 4))
-        same(list(torch.unravel_index(numbers, (2, 3, 4))), [t.cpu() for t in got])
+        same([t.contiguous() for t in torch.unravel_index(numbers, (2, 3, 4))], [t.cpu() for t in got])
 
 
 def lists_of_tensors() -> None:
@@ -489,6 +516,125 @@ def zero_shards_the_state() -> None:
             assert list(b.grad.placements) == [R if stage == 1 else S0], (stage, b.grad.placements)
 
 
+def a_copy_of_a_model_follows_its_plan() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4)
+    on = copy.deepcopy(dtorch.distribute(copy.deepcopy(model), two(), plans.zero(2, 0)))
+    x = torch.randn(8, 6)
+    for m, y in ((model, x), (on, dtorch.distribute_tensor(x, two(), [S0]))):
+        optimizer = torch.optim.AdamW(m.parameters(), lr=0.1)
+        m(y).square().mean().backward()
+        optimizer.step()
+    assert list(on.weight.grad.placements) == list(optimizer.state[on.weight]["exp_avg"].placements) == [S0]
+    assert list(on.weight.placements) == [R]
+    close(model.weight, on.weight)
+
+
+def what_does_not_fit_is_refused_if_strict() -> None:
+    x, w = dtorch.distribute_tensor(torch.randn(4, 6), two(), [S1]), dtorch.distribute_tensor(torch.randn(6, 4), two(), [S1])
+    with dtorch.strict():
+        raises(dtorch.OperatorError, lambda: x @ w)
+        close(x.cpu() @ w.cpu(), x.redistribute(placements=[R]) @ w)
+        with dtorch.strict(False):
+            x @ w
+        raises(dtorch.OperatorError, lambda: x @ w)
+    close(x.cpu() @ w.cpu(), x @ w)
+
+
+def bytes_of(optimizer: torch.optim.Optimizer) -> list[int]:
+    """What each of two devices holds of an optimizer's state, measured on the parts themselves."""
+    held = [0, 0]
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            for device, part in tensor.shards().items() if tensor.dim() else ():
+                held[device] += part.nbytes
+    return held
+
+
+def zero_holds_a_part_of_the_state() -> None:
+    for stage in (0, 1, 2, 3):
+        plan = plans.zero(stage, 0) if stage else plans.data_parallel(0)
+        on = dtorch.distribute(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4)), two(), plan)
+        optimizer = torch.optim.AdamW(on.parameters())
+        on(dtorch.randn(8, 6, device_mesh=two(), placements=[S0])).square().mean().backward()
+        optimizer.step()
+        whole = 2 * sum(p.numel() * p.element_size() for p in on.parameters())
+        assert bytes_of(optimizer) == [whole // 2 if stage else whole] * 2, (stage, bytes_of(optimizer), whole)
+
+
+class Experts(nn.Module):
+    """Networks side by side, the first dimension counts them: as those of transformers' Mixtral."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Parameter(torch.randn(count, width, 4 * width) * 0.2)
+        self.down = nn.Parameter(torch.randn(count, 2 * width, width) * 0.2)
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Shapes: x (tokens, width), weights (tokens, experts); as x."""
+        gate, up = (x @ self.gate_up).chunk(2, -1)
+        return ((F.silu(gate) * up @ self.down) * weights.t()[..., None]).sum(0)
+
+
+class Mixture(nn.Module):
+    """Each token is given to the two experts that its scores name."""
+
+    def __init__(self, count: int = 4, width: int = 8) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(width, count, bias=False), Experts(count, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.router(x).softmax(-1)
+        best, which = scores.topk(2, -1)
+        weights = torch.zeros_like(scores).scatter(-1, which, best / best.sum(-1, keepdim=True))
+        return self.experts(x, weights)
+
+
+def experts_in_parts_are_the_dense_computation() -> None:
+    for ids in ([0, 1], [0, 1, 2]):  # four experts on three devices: 2, 2 and none
+        torch.manual_seed(0)
+        mesh = DeviceMesh("cuda", ids, mesh_dim_names=("ep",))
+        model = Mixture().double()
+        on = dtorch.distribute(copy.deepcopy(model), mesh, plans.expert_parallel("ep"))
+        assert list(on.experts.down.placements) == [S0]
+        x = torch.randn(10, 8, dtype=torch.float64)
+        results = []
+        for m, y in ((model, x), (on, dtorch.distribute_tensor(x, mesh))):
+            optimizer = torch.optim.AdamW(m.parameters(), lr=0.01)
+            losses = []
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = (m(y) - y).square().mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach().cpu())
+            results.append([*losses, *(p.grad for p in m.parameters()), *m.parameters()])
+        for a, b in zip(*results):
+            close(a, b, 1e-9)
+
+
+def every_pair_of_layouts() -> None:
+    """On a mesh of 2x3, and from it to others, sizes that do not divide."""
+    mesh = DeviceMesh("cuda", [[0, 1, 2], [3, 4, 5]])
+    words = [R, S0, S1, P]
+    pairs = [[a, b] for a in words for b in words]
+    others = [(two(), [p]) for p in words] + [(DeviceMesh("cuda", [5, 3, 1]), [p]) for p in words]
+    for dtype in (torch.float32, torch.int64, torch.bfloat16):
+        value = torch.arange(-10, 25).reshape(5, 7).to(dtype)
+        source = dtorch.distribute_tensor(value, mesh, [R, R])
+        moved = []
+        for before in pairs:
+            x = source.redistribute(mesh, before)
+            for where, after in [(mesh, p) for p in pairs] if dtype == torch.float32 else [(mesh, pairs[(pairs.index(before) + 5) % 16])]:
+                moved.append((before, where, after, x.redistribute(where, after)))
+            moved += [(before, where, after, x.redistribute(where, after)) for where, after in others[:: 1 if dtype.itemsize == 4 else 3]]
+        for before, where, after, y in moved:
+            assert y.device_mesh == where and list(y.placements) == after
+            if not torch.equal(value, y.to_torch()):
+                raise AssertionError(f"{dtype} {before} to {where} {after}: {y.to_torch()}")
+        moved.clear()
+
+
 def a_state_dict_loads_whole() -> None:
     torch.manual_seed(0)
     model = Gpt()
@@ -509,11 +655,14 @@ def a_state_dict_loads_whole() -> None:
 
 CHECKS = [
     placements_are_pytorch_s, placements_are_checked, a_mesh_has_a_shape_and_names, a_mesh_is_checked, plans_say_where,
-    the_first_example_runs, values_go_in_and_come_out, layouts_change, every_layout_is_the_global_value, plain_tensors_meet_them,
+    the_first_example_runs, values_go_in_and_come_out, parts_are_reshaped, integers_do_not_wrap, layouts_change,
+    every_layout_is_the_global_value, plain_tensors_meet_them,
     factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
     gradients_go_through_views, redistribute_has_a_gradient, operators_that_depend_on_values, copies_keep_the_layout,
     sizes_that_had_to_be_asked_for, lists_of_tensors, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel,
-    gpt_data_and_tensor_parallel, gpt_fully_sharded, zero_shards_the_state, a_state_dict_loads_whole]
+    gpt_data_and_tensor_parallel, gpt_fully_sharded, zero_shards_the_state,
+    zero_holds_a_part_of_the_state, a_copy_of_a_model_follows_its_plan, what_does_not_fit_is_refused_if_strict,
+    experts_in_parts_are_the_dense_computation, every_pair_of_layouts, a_state_dict_loads_whole]
 
 if __name__ == "__main__":
     for function in CHECKS:

