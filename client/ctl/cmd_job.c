@@ -6,6 +6,7 @@
 #include "text.h"
 
 #define OPS_SHOWN       5     /* of `job show` */
+#define MESH_SHOWN      8     /* devices of a mesh there */
 #define TENSORS_MAX     10000 /* of one answer (admin.proto) */
 #define CANCELLED       "cancelled"
 #define REASON_MAX_SIZE 256
@@ -232,6 +233,41 @@ static void show_nodes(dt_ctl_t *ctl, const Dtorch__V1__JobDetail *detail)
     }
 }
 
+/* Meshes, with the device and node that each of their virtual devices has now. */
+static void show_meshes(dt_ctl_t *ctl, const Dtorch__V1__JobDetail *detail)
+{
+    dt_arena_t *pool = &ctl->pool;
+    for (size_t i = 0; i < detail->n_meshes; i++) {
+        const Dtorch__V1__JobMesh *mesh = detail->meshes[i];
+        const char *places = "";
+        for (size_t k = 0; k < mesh->n_vdevs && k < MESH_SHOWN; k++) {
+            const Dtorch__V1__VdevBinding *at = NULL;
+            for (size_t b = 0; b < detail->job->n_bindings && !at; b++)
+                if (detail->job->bindings[b]->vdev == mesh->vdevs[k])
+                    at = detail->job->bindings[b];
+            places = dt_ctl_print(
+                pool, "%s  %u %s", places, mesh->vdevs[k],
+                at ? dt_ctl_print(pool, "%s:%u", dt_ctl_safe(pool, at->node), at->device)
+                   : "(no device)");
+        }
+        dt_ctl_line(pool, &ctl->output.screen, i == 0 ? "meshes" : "", DT_CTL_COLOUR_NONE,
+                    "mesh %u %s  vdev%s%s", mesh->id, dt_ctl_safe(pool, mesh->shape), places,
+                    mesh->n_vdevs > MESH_SHOWN
+                        ? dt_ctl_print(pool, "  and %zu more", mesh->n_vdevs - MESH_SHOWN)
+                        : "");
+    }
+}
+
+static void show_moves(dt_ctl_t *ctl, const Dtorch__V1__JobDetail *detail)
+{
+    dt_arena_t *pool = &ctl->pool;
+    for (size_t i = 0; i < detail->n_moves; i++)
+        dt_ctl_line(pool, &ctl->output.screen, i == 0 ? "moves" : "", DT_CTL_COLOUR_NONE,
+                    "%s  %s times  %s a device", dt_ctl_safe(pool, detail->moves[i]->kind),
+                    dt_ctl_count(pool, detail->moves[i]->count),
+                    dt_ctl_size(pool, &ctl->output.style, detail->moves[i]->bytes));
+}
+
 static void show_top_operators(dt_ctl_t *ctl, const Dtorch__V1__JobDetail *detail)
 {
     dt_arena_t *pool = &ctl->pool;
@@ -273,6 +309,8 @@ static void show_job(dt_ctl_t *ctl, const Dtorch__V1__JobDetail *detail)
     show_bindings(ctl, job);
     show_work(ctl, job);
     show_nodes(ctl, detail);
+    show_meshes(ctl, detail);
+    show_moves(ctl, detail);
     show_top_operators(ctl, detail);
 }
 
@@ -559,6 +597,10 @@ static const dt_ctl_column_t tensor_columns[] = {
     {"tensor", "TENSOR", "meta", NULL, NULL, DT_CTL_COLUMN_SHRINK, 0},
     {"size", "SIZE", "size_bytes", NULL, NULL, 0, 0},
     {"vdev", "VDEV", "vdev", NULL, NULL, 0, 0},
+    {"whole", "WHOLE", "global", NULL, NULL, DT_CTL_COLUMN_SPARSE, 0},
+    {"mesh", "MESH", "mesh", NULL, NULL, DT_CTL_COLUMN_SPARSE, 0},
+    {"placements", "PLACEMENTS", "placements", NULL, NULL,
+     DT_CTL_COLUMN_SPARSE | DT_CTL_COLUMN_SHRINK, 0},
     {"version", "VERSION", "version", NULL, NULL, 0, 0},
     {"state", "STATE", "state", NULL, NULL, DT_CTL_COLUMN_STATE, 0},
 };

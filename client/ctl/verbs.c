@@ -416,7 +416,12 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      "ListTensors",
      "viewer",
      "List live tensors, the largest first",
-     "Nodes are asked; one that does not answer in time is named, and the exit code is 2.",
+     "Nodes are asked; one that does not answer in time is named, and the exit code is 2. A tensor "
+     "on "
+     "a mesh has a line for each of its virtual devices: TENSOR and SIZE are what that one holds, "
+     "WHOLE the sizes of all of it, MESH its mesh with the names of the dimensions, PLACEMENTS how "
+     "it "
+     "lies there.",
      {"tensor list 12", "tensor list --filter='size>=1GiB'"},
      dt_ctl_tensor_list},
     {"top",

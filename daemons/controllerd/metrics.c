@@ -7,6 +7,7 @@
 #include "base/version.h"
 #include "controllerd.h"
 #include "observe.h"
+#include "shard/redistribute.h"
 #include "wire/wire.h"
 
 static const char *const admin_words[] = {"enabled", "cordoned", "draining", "drained"};
@@ -87,6 +88,21 @@ static void put_loop(dt_controllerd_t *app)
           seconds(loop.longest_ns));
 }
 
+/* Kinds that are counted: 0 is none. */
+static void put_moves(dt_metrics_text_t *text, const dt_sessions_counts_t *counts)
+{
+    dt_metrics_family(text, "dtorch_moves_total", DT_METRICS_COUNTER,
+                      "Tensors moved between devices of a session, by step of the plan.");
+    for (unsigned kind = 1; kind < DT_SESSION_MOVE_KINDS; kind++)
+        dt_metrics_integer(text, DT_METRICS_LABELS({"kind", dt_shard_step_name(kind)}),
+                           (int64_t)counts->moves[kind].count);
+    dt_metrics_family(text, "dtorch_move_bytes_total", DT_METRICS_COUNTER,
+                      "Bytes of these steps that the device which receives most received.");
+    for (unsigned kind = 1; kind < DT_SESSION_MOVE_KINDS; kind++)
+        dt_metrics_integer(text, DT_METRICS_LABELS({"kind", dt_shard_step_name(kind)}),
+                           (int64_t)counts->moves[kind].bytes);
+}
+
 static void put_sessions(dt_controllerd_t *app)
 {
     dt_metrics_text_t *text = &app->text;
@@ -112,6 +128,7 @@ static void put_sessions(dt_controllerd_t *app)
     counter(text, "dtorch_operators_accepted_total", "Operators accepted.", counts.operators);
     counter(text, "dtorch_operators_executed_total", "Operators executed, as the nodes report.",
             counts.executed);
+    put_moves(text, &counts);
     counter(text, "dtorch_operator_errors_total", "First causes of failures.", counts.errors);
     counter(text, "dtorch_session_acks_total", "Acknowledgements sent.", counts.acks);
     counter(text, "dtorch_session_results_total", "Results of fetches.", counts.results);

@@ -175,8 +175,13 @@ void dt_exec_report_stats(dt_exec_session_t *session)
 
 /* ---- a list of tensors for people ---- */
 
+typedef struct list_text {
+    char meta[DT_EXEC_LIST_TEXT];
+    int64_t sizes[DT_META_DIM_MAX];
+} list_text_t;
+
 static void list_fill(dt_exec_session_t *session, uint64_t id, const dt_exec_local_t *local,
-                      Dtorch__V1__TensorInfo *info, char *text)
+                      Dtorch__V1__TensorInfo *info, list_text_t *text)
 {
     static char ready[] = "ready";
     static char poisoned[] = "poisoned";
@@ -184,14 +189,17 @@ static void list_fill(dt_exec_session_t *session, uint64_t id, const dt_exec_loc
     dt_backend_tensor_t seen;
     dt_error_t err = {0};
     dtorch__v1__tensor_info__init(info);
-    (void)snprintf(text, DT_EXEC_LIST_TEXT, "?");
+    (void)snprintf(text->meta, sizeof text->meta, "?");
     if (local->handle &&
         options->backend->tensor_info(options->device, local->handle, &seen, &err) == DT_OK) {
-        dt_meta_print(&seen.meta, text, DT_EXEC_LIST_TEXT);
+        dt_meta_print(&seen.meta, text->meta, sizeof text->meta);
         info->size_bytes = (uint64_t)dt_meta_bytes(&seen.meta);
+        memcpy(text->sizes, seen.meta.sizes, seen.meta.ndim * sizeof text->sizes[0]);
+        info->sizes = text->sizes;
+        info->n_sizes = seen.meta.ndim;
     }
     info->id = id;
-    info->meta = text;
+    info->meta = text->meta;
     info->vdev = local->storage->vdev;
     info->version = local->storage->version;
     info->state = local->storage->cause ? poisoned : ready;
@@ -201,7 +209,7 @@ static void list_fill(dt_exec_session_t *session, uint64_t id, const dt_exec_loc
 typedef struct list_work {
     Dtorch__V1__TensorInfo infos[DT_EXEC_LIST_MESSAGE];
     Dtorch__V1__TensorInfo *info_at[DT_EXEC_LIST_MESSAGE];
-    char texts[DT_EXEC_LIST_MESSAGE][DT_EXEC_LIST_TEXT];
+    list_text_t texts[DT_EXEC_LIST_MESSAGE];
     uint32_t count; /* in this message */
     uint32_t left;  /* that may come before what remains is cut off */
     bool is_cut;
@@ -232,7 +240,7 @@ static void list_add(dt_exec_session_t *session, list_work_t *work, uint64_t id,
         work->count = 0;
     }
     uint32_t n = work->count++;
-    list_fill(session, id, local, &work->infos[n], work->texts[n]);
+    list_fill(session, id, local, &work->infos[n], &work->texts[n]);
     work->info_at[n] = &work->infos[n];
     work->left--;
 }

@@ -246,6 +246,13 @@ DT_MUST_USE dt_status_t dt_sessions_timeline(dt_sessions_t *sessions,
                                              dt_arena_t *arena, int64_t now_ns,
                                              Dtorch__V1__Timeline **ret_timeline, dt_error_t *err);
 
+/* Tensors moved between devices by steps of one kind, as they were planned: bytes are those of the
+ * device that receives most. */
+typedef struct dt_session_moved {
+    uint64_t count, bytes;
+} dt_session_moved_t;
+#define DT_SESSION_MOVE_KINDS 9u /* dt_shard_step_kind_t */
+
 /* Numbers for metrics and diagnostics. Cost: O(sessions). */
 typedef struct dt_sessions_counts {
     uint32_t live, away, sessions_max, streams, links;
@@ -262,6 +269,7 @@ typedef struct dt_sessions_counts {
     uint64_t results_bytes; /* unconfirmed */
     uint64_t memory_bytes;  /* live on the nodes, as they report */
     uint64_t executed;      /* operators, by the nodes' statistics */
+    dt_session_moved_t moves[DT_SESSION_MOVE_KINDS]; /* by kind, accepted since the start */
 } dt_sessions_counts_t;
 void dt_sessions_count(const dt_sessions_t *sessions, dt_sessions_counts_t *ret_counts);
 

@@ -231,6 +231,19 @@ static uint32_t settle_cause(struct apply *a, dt_session_signature_t *sig, uint3
     return cause;
 }
 
+static void count_moves(struct apply *a, const dt_session_plan_t *plan)
+{
+    for (uint32_t i = 0; i < plan->move_count; i++) {
+        const dt_session_move_t *move = &plan->moves[i];
+        dt_session_moved_t *here = &a->session->moves[move->kind];
+        dt_session_moved_t *all = &a->sessions->counts.moves[move->kind];
+        here->count++;
+        here->bytes += move->bytes;
+        all->count++;
+        all->bytes += move->bytes;
+    }
+}
+
 static int apply_op(struct apply *a)
 {
     const dt_record_op_t *op = &a->record->op;
@@ -253,6 +266,8 @@ static int apply_op(struct apply *a)
         return error;
     if (cause)
         cause = settle_cause(a, sig, cause);
+    else if (sig->plan.move_count)
+        count_moves(a, &sig->plan);
     for (uint32_t i = 0; i < sig->write_count; i++) {
         dt_session_storage_t *storage = storage_of(session, op->inputs[sig->links[i]]);
         storage->version = a->record->sequence;
@@ -518,11 +533,10 @@ static bool put_definition(struct rewrite *w, const dt_record_t *record)
     if (sig && sig->plan.body_bytes == plan.body_bytes &&
         memcmp(sig->plan.body, plan.body, plan.body_bytes) == 0)
         return put_plan(&w->writer, id, &sig->plan);
-    uint8_t *steps = NULL;
-    if (!dt_session_steps_again(w->sessions, w->session, &plan, &steps))
+    if (!dt_session_steps_again(w->sessions, w->session, &plan))
         return put_nop(&w->writer);
     bool is_put = put_plan(&w->writer, id, &plan);
-    free(steps);
+    dt_session_steps_free(&plan);
     return is_put;
 }
 

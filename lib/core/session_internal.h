@@ -7,13 +7,15 @@
  *   session_link.c    links: sending, Executed, results, statistics
  *   session_place.c   nodes, binding of vdevs, loss
  *   session_bulk.c    relay of transfers
- *   session_view.c    events, what people see */
+ *   session_view.c    events, what people see
+ *   session_tensors.c lists of live tensors */
 #ifndef DT_CORE_SESSION_INTERNAL_H
 #define DT_CORE_SESSION_INTERNAL_H
 #include "base/list.h"
 #include "core/session.h"
 #include "dtorch/v1/worker.pb-c.h"
 #include "shard/layout.h"
+#include "shard/redistribute.h"
 #include "shard/rules.h"
 #include "wire/frame.h"
 #include "wire/record.h"
@@ -75,11 +77,18 @@ typedef struct dt_session_spot {
     uint32_t cause; /* of a device of the mesh that has none now; 0: all have */
 } dt_session_spot_t;
 
+/* One step of a move, as it is counted. */
+typedef struct dt_session_move {
+    uint32_t kind; /* dt_shard_step_kind_t */
+    uint64_t bytes;
+} dt_session_move_t;
+
 /* What nodes get of a signature. */
 typedef struct dt_session_plan {
-    const uint8_t *body;  /* as it came */
-    const uint8_t *steps; /* of a move, as DEF_PLAN has them; NULL: a plan of none */
-    uint32_t body_bytes, step_bytes;
+    const uint8_t *body;            /* as it came */
+    const uint8_t *steps;           /* of a move, as DEF_PLAN has them; NULL: a plan of none */
+    const dt_session_move_t *moves; /* (move_count) those steps */
+    uint32_t body_bytes, step_bytes, move_count;
 } dt_session_plan_t;
 
 /* What a signature means for the tables. */
@@ -99,6 +108,7 @@ typedef struct dt_session_signature {
 typedef struct dt_session_mesh {
     dt_shard_mesh_t shard; /* count 0: not defined */
     uint64_t *vdevs;       /* (shard.count) */
+    char *shape;           /* "(dp=2, tp=2)", for people; NULL for mesh 0 */
     uint8_t *body;         /* as it came; NULL for mesh 0 */
     uint32_t body_bytes;
 } dt_session_mesh_t;
@@ -316,6 +326,7 @@ typedef struct dt_session {
     dt_session_stat_t *stats;
     uint32_t stat_count, stat_cap;
     uint32_t *stat_index; /* hash, 1 + index */
+    dt_session_moved_t moves[DT_SESSION_MOVE_KINDS];
     uint64_t operators, frames, steps, step;
     int64_t step_ns;
     char ranges[DT_SESSION_RANGES_MAX][128];
@@ -516,14 +527,16 @@ uint32_t dt_session_spot_vdev(const dt_session_t *session, uint32_t spot); /* th
 uint32_t dt_session_spot_cause(const dt_session_t *session, uint32_t spot);
 /* A device was lost or found. */
 void dt_session_spots_update(dt_session_t *session);
-/* Whether the inputs' layouts give those of the outputs, with lib/shard. Gives the steps of a move,
- * free(); NULL: there are none. Errors: INVALID (the text names what differs), NOMEM. */
+/* Whether the inputs' layouts give those of the outputs, with lib/shard. Gives the steps of a move
+ * and what is counted of it into `plan`, dt_session_steps_free(); there may be none.
+ * Errors: INVALID (the text names what differs), NOMEM. */
 dt_status_t dt_session_check_layouts(dt_sessions_t *sessions, dt_session_t *session,
-                                     const dt_signature_t *decoded, uint8_t **ret_steps,
-                                     uint32_t *ret_step_bytes, dt_error_t *err);
+                                     const dt_signature_t *decoded, dt_session_plan_t *plan,
+                                     dt_error_t *err);
+void dt_session_steps_free(dt_session_plan_t *plan);
 /* The steps of a plan whose signature is gone. False: it is no good one. */
-bool dt_session_steps_again(dt_sessions_t *sessions, dt_session_t *session, dt_session_plan_t *plan,
-                            uint8_t **ret_steps);
+bool dt_session_steps_again(dt_sessions_t *sessions, dt_session_t *session,
+                            dt_session_plan_t *plan);
 /* Whether a value from the program can be put there. */
 dt_status_t dt_session_check_upload(const dt_session_t *session, const dt_record_t *record,
                                     dt_error_t *err);

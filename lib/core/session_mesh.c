@@ -1,17 +1,18 @@
 /* Meshes of a session, layouts by number, and whether those of a signature are right. Clients
  * derive layouts; here they are derived again by the same rules (lib/shard), once a signature. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/strings.h"
 #include "core/session_internal.h"
-#include "shard/redistribute.h"
 
 #define MESHES_FIRST 16u
 #define SPOTS_FIRST  64u
 #define SPOTS_MAX    16384u
+#define SHAPE_BYTES  128
 
 /* ---- meshes ---- */
 
@@ -48,6 +49,7 @@ void dt_session_meshes_fini(dt_session_t *session)
 {
     for (uint32_t i = 0; i < session->mesh_cap; i++) {
         free(session->meshes[i].body);
+        free(session->meshes[i].shape);
         free(session->meshes[i].vdevs);
     }
     free(session->meshes);
@@ -74,6 +76,25 @@ static int keep_mesh(dt_session_t *session, const dt_record_t *record, dt_sessio
     return mesh->body ? 0 : DT_FRAME_E_NOMEM;
 }
 
+/* "(dp=2, tp=2)", "(4)"; cut if its names are long. */
+static char *shape_of(const dt_record_mesh_t *mesh)
+{
+    char text[SHAPE_BYTES] = "(", name[SHAPE_BYTES / 2], clean[SHAPE_BYTES / 2];
+    size_t at = 1;
+    for (int i = 0; i < mesh->ndim && at < sizeof text; i++) {
+        size_t bytes = mesh->name_bytes[i] < sizeof name ? mesh->name_bytes[i] : sizeof name - 1;
+        if (bytes)
+            memcpy(name, mesh->names[i], bytes);
+        name[bytes] = '\0';
+        dt_wire_text_copy(clean, sizeof clean, name);
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s%s%" PRIu32, i ? ", " : "", clean,
+                               *clean ? "=" : "", mesh->sizes[i]);
+    }
+    if (at < sizeof text)
+        (void)snprintf(text + at, sizeof text - at, ")");
+    return strdup(text);
+}
+
 int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
 {
     const dt_record_mesh_t *mesh = &record->mesh;
@@ -95,11 +116,15 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
         return DT_FRAME_E_NOMEM;
     memcpy(vdevs, mesh->vdevs, mesh->vdev_count * sizeof *vdevs);
     error = keep_mesh(session, record, &made);
+    made.shape = shape_of(mesh);
+    if (!made.shape)
+        error = DT_FRAME_E_NOMEM;
     if (!error && dt_shard_mesh_init(&made.shard, mesh->ndim, mesh->sizes, vdevs, NULL) != DT_OK)
         error = DT_FRAME_E_LIMIT;
     if (error) {
         free(vdevs);
         free(made.body);
+        free(made.shape);
         return error;
     }
     made.vdevs = vdevs;
@@ -232,11 +257,38 @@ static dt_status_t refuse(const struct check *c, const char *text)
     return dt_fail(c->err, DT_ERR_INVALID, "dt", 0, "%s: %s", c->sig->name, text);
 }
 
+static dt_status_t keep_steps(const struct check *c, const dt_shard_plan_t *chosen,
+                              dt_session_plan_t *plan)
+{
+    uint32_t count = chosen->step_count;
+    uint8_t *steps = malloc((size_t)count * DT_SHARD_STEP_BYTES + DT_VARINT_BYTES_MAX);
+    dt_session_move_t *moves = calloc(count + 1, sizeof *moves);
+    if (!steps || !moves) {
+        free(steps);
+        free(moves);
+        return dt_fail(c->err, DT_ERR_NOMEM, "dt", 0, "out of memory");
+    }
+    for (uint32_t i = 0; i < count; i++)
+        moves[i] =
+            (dt_session_move_t){chosen->steps[i].kind, (uint64_t)chosen->steps[i].recv_bytes};
+    plan->step_bytes = (uint32_t)(dt_shard_steps_put(steps, chosen->steps, count) - steps);
+    plan->steps = steps;
+    plan->moves = moves;
+    plan->move_count = count;
+    return DT_OK;
+}
+
+void dt_session_steps_free(dt_session_plan_t *plan)
+{
+    free((void *)(uintptr_t)plan->steps);
+    free((void *)(uintptr_t)plan->moves);
+}
+
 /* One value, moved. */
-static dt_status_t check_move(const struct check *c, uint8_t **ret_steps, uint32_t *ret_bytes)
+static dt_status_t check_move(const struct check *c, dt_session_plan_t *plan)
 {
     const dt_signature_tensor_t *in = c->sig->inputs, *out = c->sig->outputs;
-    dt_shard_plan_t plan;
+    dt_shard_plan_t chosen;
     if (c->sig->input_count != 1 || c->sig->output_count != 1 || out->alias != DT_ALIAS_FRESH)
         return refuse(c, "takes one tensor and gives another one");
     if (in->meta.dtype != out->meta.dtype || in->meta.ndim != out->meta.ndim ||
@@ -256,13 +308,8 @@ static dt_status_t check_move(const struct check *c, uint8_t **ret_steps, uint32
         to = dt_layout_replicate(out->layout.mesh, pair.to_mesh->ndim);
         pair.to = &to;
     }
-    DT_TRY(dt_shard_plan_choose(&pair, NULL, &plan, c->err));
-    uint8_t *steps = malloc((size_t)plan.step_count * DT_SHARD_STEP_BYTES + DT_VARINT_BYTES_MAX);
-    if (!steps)
-        return dt_fail(c->err, DT_ERR_NOMEM, "dt", 0, "out of memory");
-    *ret_bytes = (uint32_t)(dt_shard_steps_put(steps, plan.steps, plan.step_count) - steps);
-    *ret_steps = steps;
-    return DT_OK;
+    DT_TRY(dt_shard_plan_choose(&pair, NULL, &chosen, c->err));
+    return keep_steps(c, &chosen, plan);
 }
 
 /* What one device has of a tensor. */
@@ -337,14 +384,12 @@ static dt_status_t check_row(const struct check *c)
 }
 
 dt_status_t dt_session_check_layouts(dt_sessions_t *sessions, dt_session_t *session,
-                                     const dt_signature_t *decoded, uint8_t **ret_steps,
-                                     uint32_t *ret_step_bytes, dt_error_t *err)
+                                     const dt_signature_t *decoded, dt_session_plan_t *plan,
+                                     dt_error_t *err)
 {
     const struct check c = {.sessions = sessions, .session = session, .sig = decoded, .err = err};
-    *ret_steps = NULL;
-    *ret_step_bytes = 0;
     if (dt_str_is_equal(decoded->name, "dtorch::redistribute"))
-        return check_move(&c, ret_steps, ret_step_bytes);
+        return check_move(&c, plan);
     if (dt_str_is_equal(decoded->name, "dtorch::local"))
         return check_local(&c);
     if (dt_str_is_equal(decoded->name, "dtorch::assemble"))
@@ -352,21 +397,15 @@ dt_status_t dt_session_check_layouts(dt_sessions_t *sessions, dt_session_t *sess
     return check_row(&c);
 }
 
-bool dt_session_steps_again(dt_sessions_t *sessions, dt_session_t *session, dt_session_plan_t *plan,
-                            uint8_t **ret_steps)
+bool dt_session_steps_again(dt_sessions_t *sessions, dt_session_t *session, dt_session_plan_t *plan)
 {
     dt_cursor_t cursor = {.at = plan->body, .end = plan->body + plan->body_bytes};
     dt_signature_t *decoded;
     dt_arena_reset(&sessions->sig_arena);
     if (dt_signature_decode(&cursor, &sessions->sig_arena, &decoded) != 0)
         return false;
-    if (!dt_str_is_equal(decoded->name, "dtorch::redistribute"))
-        return true;
-    if (dt_session_check_layouts(sessions, session, decoded, ret_steps, &plan->step_bytes, NULL) !=
-        DT_OK)
-        return false;
-    plan->steps = *ret_steps;
-    return true;
+    return !dt_str_is_equal(decoded->name, "dtorch::redistribute") ||
+           dt_session_check_layouts(sessions, session, decoded, plan, NULL) == DT_OK;
 }
 
 dt_status_t dt_session_check_upload(const dt_session_t *session, const dt_record_t *record,

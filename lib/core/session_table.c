@@ -225,7 +225,7 @@ static void signature_free(dt_session_signature_t *sig)
         return;
     free(sig->name);
     free((void *)(uintptr_t)sig->plan.body);
-    free((void *)(uintptr_t)sig->plan.steps);
+    dt_session_steps_free(&sig->plan);
     free(sig);
 }
 
@@ -258,7 +258,7 @@ static int add_signature(dt_sessions_t *sessions, dt_session_t *session, const d
         free(sig);
         return DT_FRAME_E_NOMEM;
     }
-    uint8_t *steps = NULL, *body = malloc(record->definition.body_bytes);
+    uint8_t *body = malloc(record->definition.body_bytes);
     sig->name = strdup(decoded->name);
     sig->plan = (dt_session_plan_t){.body = body, .body_bytes = record->definition.body_bytes};
     if (!sig->name || !body) {
@@ -267,10 +267,8 @@ static int add_signature(dt_sessions_t *sessions, dt_session_t *session, const d
     }
     memcpy(body, record->definition.body, record->definition.body_bytes);
     if ((!is_uniform || sig->spot >= session->vdev_count) &&
-        dt_session_check_layouts(sessions, session, decoded, &steps, &sig->plan.step_bytes, &err) !=
-            DT_OK)
+        dt_session_check_layouts(sessions, session, decoded, &sig->plan, &err) != DT_OK)
         sig->cause = refuse_signature(session, record, decoded->name, &err);
-    sig->plan.steps = steps;
     session->signatures[record->definition.id] = sig;
     session->signatures_live++;
     session->definition_bytes += sig->plan.body_bytes;

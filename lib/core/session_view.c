@@ -1,4 +1,4 @@
-/* What people see of sessions: events, statistics, jobs, tensors. */
+/* What people see of sessions: events, statistics, jobs. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,10 +8,9 @@
 #include "base/hash.h"
 #include "core/session_internal.h"
 
-#define FIELDS_MAX       5
-#define LIST_JOBS_MAX    1000u
-#define LIST_TENSORS_MAX 10000u
-#define LIST_TENSORS     1000u
+#define FIELDS_MAX    5
+#define LIST_JOBS_MAX 1000u
+#define MESHES_SHOWN  256u
 
 /* ---- events ---- */
 
@@ -349,6 +348,57 @@ static bool fill_ranges(const dt_session_t *session, dt_arena_t *arena,
     return true;
 }
 
+static Dtorch__V1__JobMesh *show_mesh(const dt_session_mesh_t *mesh, uint32_t id, dt_arena_t *arena)
+{
+    Dtorch__V1__JobMesh *shown = dt_arena_alloc(arena, sizeof *shown);
+    uint32_t *vdevs = dt_arena_calloc(arena, mesh->shard.count, sizeof *vdevs);
+    if (!shown || !vdevs)
+        return NULL;
+    dtorch__v1__job_mesh__init(shown);
+    shown->id = id;
+    shown->shape = mesh->shape;
+    for (uint32_t i = 0; i < mesh->shard.count; i++)
+        vdevs[i] = (uint32_t)mesh->vdevs[i];
+    shown->vdevs = vdevs;
+    shown->n_vdevs = mesh->shard.count;
+    return shown;
+}
+
+static bool fill_meshes(const dt_session_t *session, dt_arena_t *arena,
+                        Dtorch__V1__JobDetail *detail)
+{
+    detail->meshes = dt_arena_calloc(arena, MESHES_SHOWN, sizeof(void *));
+    if (!detail->meshes)
+        return false;
+    for (uint32_t i = 0; i < session->mesh_cap && detail->n_meshes < MESHES_SHOWN; i++) {
+        if (session->meshes[i].shard.count < 2)
+            continue;
+        detail->meshes[detail->n_meshes] = show_mesh(&session->meshes[i], i, arena);
+        if (!detail->meshes[detail->n_meshes++])
+            return false;
+    }
+    return true;
+}
+
+static bool fill_moves(const dt_session_t *session, dt_arena_t *arena,
+                       Dtorch__V1__JobDetail *detail)
+{
+    Dtorch__V1__JobMove *all = dt_arena_calloc(arena, DT_SESSION_MOVE_KINDS, sizeof *all);
+    detail->moves = dt_arena_calloc(arena, DT_SESSION_MOVE_KINDS, sizeof(void *));
+    if (!all || !detail->moves)
+        return false;
+    for (uint32_t kind = 0; kind < DT_SESSION_MOVE_KINDS; kind++) {
+        if (session->moves[kind].count == 0)
+            continue;
+        dtorch__v1__job_move__init(&all[kind]);
+        all[kind].kind = DT_SESSION_TEXT(dt_shard_step_name(kind));
+        all[kind].count = session->moves[kind].count;
+        all[kind].bytes = session->moves[kind].bytes;
+        detail->moves[detail->n_moves++] = &all[kind];
+    }
+    return true;
+}
+
 dt_status_t dt_sessions_get(const dt_sessions_t *sessions, uint64_t job, dt_arena_t *arena,
                             int64_t now_ns, Dtorch__V1__JobDetail **ret_job, dt_error_t *err)
 {
@@ -363,189 +413,11 @@ dt_status_t dt_sessions_get(const dt_sessions_t *sessions, uint64_t job, dt_aren
     }
     if (!detail || !detail->job || !fill_operators(session, arena, detail) ||
         !fill_errors(session, arena, detail) || !fill_nodes(session, arena, detail) ||
-        !fill_ranges(session, arena, detail))
+        !fill_ranges(session, arena, detail) || !fill_meshes(session, arena, detail) ||
+        !fill_moves(session, arena, detail))
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the reply is too large");
     *ret_job = detail;
     return DT_OK;
-}
-
-/* ---- tensors ---- */
-
-static void reply_error(dt_sessions_t *sessions, uint64_t ticket, dt_status_t status,
-                        const char *text)
-{
-    dt_session_queued_t *queued = dt_sessions_action(sessions, DT_SESSION_DO_REPLY, 0);
-    if (!queued)
-        return;
-    queued->action.ticket = ticket;
-    queued->action.status = status;
-    (void)snprintf(queued->text, sizeof queued->text, "%s", text);
-    dt_sessions_push(sessions, queued);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const Dtorch__V1__TensorInfo *x = *(Dtorch__V1__TensorInfo *const *)a;
-    const Dtorch__V1__TensorInfo *y = *(Dtorch__V1__TensorInfo *const *)b;
-    return (y->size_bytes > x->size_bytes) - (y->size_bytes < x->size_bytes);
-}
-
-/* Name the node of each link that has not answered. */
-static void fill_unanswered(dt_sessions_t *sessions, const dt_session_ask_t *ask,
-                            Dtorch__V1__TensorList *list, char **names)
-{
-    for (uint32_t i = 0; i < ask->stream_count; i++) {
-        const dt_session_stream_t *stream = dt_sessions_stream(sessions, ask->streams[i]);
-        if (stream && stream->link && list->n_unanswered < DT_SESSION_NODES_MAX)
-            names[list->n_unanswered++] = stream->link->place->name;
-    }
-    list->unanswered = names;
-}
-
-static void ask_finish(dt_sessions_t *sessions, dt_session_ask_t *ask)
-{
-    Dtorch__V1__TensorList list = DTORCH__V1__TENSOR_LIST__INIT;
-    char *names[DT_SESSION_NODES_MAX];
-    dt_session_queued_t *queued;
-    if (ask->tensors)
-        qsort(ask->tensors, ask->tensor_count, sizeof(void *), by_size);
-    list.tensors = ask->tensors;
-    list.n_tensors = ask->tensor_count < ask->limit ? ask->tensor_count : ask->limit;
-    list.more = ask->is_cut || ask->tensor_count > ask->limit;
-    fill_unanswered(sessions, ask, &list, names);
-    queued = dt_sessions_action(sessions, DT_SESSION_DO_REPLY,
-                                dtorch__v1__tensor_list__get_packed_size(&list));
-    if (queued) {
-        queued->action.ticket = ask->ticket;
-        (void)dtorch__v1__tensor_list__pack(&list, queued->data);
-        dt_sessions_push(sessions, queued);
-    }
-    dt_session_ask_free(sessions, ask);
-}
-
-static void ask_links(dt_sessions_t *sessions, dt_session_ask_t *ask, const dt_session_t *session)
-{
-    Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
-    Dtorch__V1__ListTensors wanted = DTORCH__V1__LIST_TENSORS__INIT;
-    wanted.limit = ask->limit;
-    down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_LIST;
-    down.list = &wanted;
-    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
-        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
-        if (!link->stream || ask->stream_count >= sessions->link_count)
-            continue;
-        dt_sessions_send(sessions, link->stream, &down.base);
-        ask->engines[ask->stream_count] = link->engine_count ? link->engine_count : 1;
-        ask->streams[ask->stream_count++] = link->stream;
-        ask->waiting++;
-    }
-}
-
-void dt_sessions_list_tensors(dt_sessions_t *sessions, uint64_t ticket,
-                              const Dtorch__V1__ListTensorsRequest *request, int64_t now_ns)
-{
-    dt_session_ask_t *ask;
-    dt_sessions_set_now(sessions, now_ns);
-    if (request->job && !dt_sessions_find(sessions, request->job)) {
-        reply_error(sessions, ticket, DT_ERR_NOT_FOUND, "there is no such job");
-        return;
-    }
-    ask = calloc(1, sizeof *ask);
-    if (ask) {
-        ask->streams = calloc(sessions->link_count + 1, sizeof *ask->streams);
-        ask->engines = calloc(sessions->link_count + 1, sizeof *ask->engines);
-    }
-    if (!ask || !ask->streams || !ask->engines || sessions->ask_count >= DT_SESSION_TICKETS_MAX) {
-        free(ask ? ask->streams : NULL);
-        free(ask ? ask->engines : NULL);
-        free(ask);
-        reply_error(sessions, ticket, DT_ERR_AGAIN, "too many such questions wait for nodes");
-        return;
-    }
-    ask->ticket = ticket;
-    ask->job = request->job;
-    ask->limit = request->limit ? request->limit : LIST_TENSORS;
-    ask->deadline_ns = now_ns + DT_SESSION_LIST_NS;
-    dt_list_push(&sessions->asks, &ask->list);
-    sessions->ask_count++;
-    for (dt_list_t *at = sessions->all.next; at != &sessions->all; at = at->next) {
-        const dt_session_t *session = DT_CONTAINER_OF(at, dt_session_t, list);
-        if (!ask->job || session->id == ask->job)
-            ask_links(sessions, ask, session);
-    }
-    if (ask->waiting == 0)
-        ask_finish(sessions, ask);
-}
-
-static void ask_take(dt_session_ask_t *ask, const Dtorch__V1__TensorInfo *info, uint64_t session)
-{
-    uint8_t *packed;
-    size_t size;
-    if (ask->tensor_count == ask->tensor_cap) {
-        uint32_t cap = ask->tensor_cap ? 2 * ask->tensor_cap : 256;
-        Dtorch__V1__TensorInfo **grown = realloc(ask->tensors, cap * sizeof(void *));
-        if (!grown) {
-            ask->is_cut = true;
-            return;
-        }
-        ask->tensors = grown;
-        ask->tensor_cap = cap;
-    }
-    if (ask->tensor_count >= 4 * LIST_TENSORS_MAX ||
-        dt_wire_pack_new(&info->base, &packed, &size) != DT_OK) {
-        ask->is_cut = true;
-        return;
-    }
-    ask->tensors[ask->tensor_count] = dtorch__v1__tensor_info__unpack(NULL, size, packed);
-    free(packed);
-    if (ask->tensors[ask->tensor_count])
-        ask->tensors[ask->tensor_count++]->session = session;
-}
-
-void dt_session_ask_answered(dt_sessions_t *sessions, uint64_t stream,
-                             const Dtorch__V1__SessionStats *stats, uint64_t session)
-{
-    if (!stats->is_list)
-        return;
-    for (dt_list_t *at = sessions->asks.next, *next; at != &sessions->asks; at = next) {
-        dt_session_ask_t *ask = DT_CONTAINER_OF(at, dt_session_ask_t, list);
-        next = at->next;
-        for (uint32_t i = 0; i < ask->stream_count; i++) {
-            if (ask->streams[i] != stream)
-                continue;
-            for (size_t k = 0; k < stats->n_list; k++)
-                ask_take(ask, stats->list[k], session);
-            ask->is_cut |= stats->list_is_cut;
-            if (stats->list_follows || --ask->engines[i] > 0)
-                break;
-            ask->streams[i] = 0;
-            if (--ask->waiting == 0)
-                ask_finish(sessions, ask);
-            break;
-        }
-    }
-}
-
-void dt_sessions_asks_turn(dt_sessions_t *sessions)
-{
-    for (dt_list_t *at = sessions->asks.next, *next; at != &sessions->asks; at = next) {
-        dt_session_ask_t *ask = DT_CONTAINER_OF(at, dt_session_ask_t, list);
-        next = at->next;
-        if (sessions->now_ns >= ask->deadline_ns)
-            ask_finish(sessions, ask);
-    }
-}
-
-void dt_session_ask_free(dt_sessions_t *sessions, dt_session_ask_t *ask)
-{
-    for (uint32_t i = 0; ask->tensors && i < ask->tensor_count; i++)
-        dtorch__v1__tensor_info__free_unpacked(ask->tensors[i], NULL);
-    dt_list_remove(&ask->list);
-    sessions->ask_count--;
-    free(ask->tensors);
-    free(ask->streams);
-    free(ask->engines);
-    free(ask);
 }
 
 /* ---- counts ---- */

@@ -258,8 +258,17 @@ static const dt_validate_row_t trace_event_rows[] = {ENUM(kind),
                                                      INT(vdev, 0, 4095)};
 static const dt_validate_row_t list_tensors_rows[] = {INT(limit, 1, 10000)};
 static const dt_validate_row_t tensor_info_rows[] = {
-    FREE(id),      TEXT(meta, 1023), FREE(size_bytes), INT(vdev, 0, 4095),
-    FREE(version), TEXT(state, 15),  FREE(session),
+    FREE(id),
+    TEXT(meta, 1023),
+    FREE(size_bytes),
+    INT(vdev, 0, 4095),
+    FREE(version),
+    TEXT(state, 15),
+    FREE(session),
+    ROW(sizes, .kind = DT_VALIDATE_INT, .max = INT64_C(1) << 46, .count_max = 16),
+    TEXT(global, 511),
+    TEXT(mesh, 191),
+    TEXT(placements, 511),
 };
 
 static const dt_validate_row_t list_jobs_rows[] = {INT(limit, 0, 1000), FREE(after)};
