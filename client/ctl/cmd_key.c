@@ -154,22 +154,11 @@ int dt_ctl_key_show(dt_ctl_t *ctl)
 
 static int print_created(dt_ctl_t *ctl, const Dtorch__V1__CreateKeyReply *reply)
 {
-    FILE *out = ctl->output.screen.file;
-    dt_arena_t *pool = &ctl->pool;
-    if (ctl->output.format == DT_CTL_JSON) {
-        dt_ctl_list_t list = {.kind = "CreateKeyReply",
-                              .one = "key",
-                              .many = "keys",
-                              .type = &dtorch__v1__create_key_reply__descriptor};
-        const ProtobufCMessage *items[] = {&reply->base};
-        return dt_ctl_print_list(ctl, &list, items, 1, NULL);
-    }
-    if (ctl->output.format == DT_CTL_CSV)
-        (void)fputs(ctl->output.screen.has_legend ? "key\r\n" : "", out);
-    (void)fprintf(out, "%s%s", dt_ctl_safe(pool, reply->key),
-                  ctl->output.format == DT_CTL_CSV ? "\r\n" : "\n");
-    if (!reply->info || !dt_ctl_is_people(ctl))
-        return DT_CTL_EXIT_OK;
+    int code;
+    if (!dt_ctl_print_secret(ctl, &reply->base, "CreateKeyReply", "key", "keys", reply->key,
+                             &code) ||
+        !reply->info)
+        return code;
     dt_ctl_note(ctl,
                 "Shown this once; good until %s. For its program: a file of mode 0600, named by "
                 "ApiKeyFile= in client.conf or DTORCH_API_KEY_FILE, and CertificateAuthority=.",

@@ -88,22 +88,12 @@ static const char *join_address(dt_ctl_t *ctl)
 
 static int print_created(dt_ctl_t *ctl, const Dtorch__V1__CreateTokenReply *reply)
 {
-    FILE *out = ctl->output.screen.file;
     dt_arena_t *pool = &ctl->pool;
-    if (ctl->output.format == DT_CTL_JSON) {
-        dt_ctl_list_t list = {.kind = "CreateTokenReply",
-                              .one = "token",
-                              .many = "tokens",
-                              .type = &dtorch__v1__create_token_reply__descriptor};
-        const ProtobufCMessage *items[] = {&reply->base};
-        return dt_ctl_print_list(ctl, &list, items, 1, NULL);
-    }
-    if (ctl->output.format == DT_CTL_CSV)
-        (void)fputs(ctl->output.screen.has_legend ? "token\r\n" : "", out);
-    (void)fprintf(out, "%s%s", dt_ctl_safe(pool, reply->token),
-                  ctl->output.format == DT_CTL_CSV ? "\r\n" : "\n");
-    if (!reply->info || !dt_ctl_is_people(ctl))
-        return DT_CTL_EXIT_OK;
+    int code;
+    if (!dt_ctl_print_secret(ctl, &reply->base, "CreateTokenReply", "token", "tokens", reply->token,
+                             &code) ||
+        !reply->info)
+        return code;
     const char *expires = dt_ctl_time(pool, reply->info->expires_wall_ms,
                                       ctl->output.style.now_wall_ms, ctl->output.style.is_utc);
     dt_ctl_note(ctl,

@@ -294,6 +294,25 @@ int dt_ctl_print_list(dt_ctl_t *ctl, const dt_ctl_list_t *list,
     return dt_ctl_fail(ctl, DT_CTL_EXIT_USAGE, "%s", error.text);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): what is printed, under which names */
+bool dt_ctl_print_secret(dt_ctl_t *ctl, const ProtobufCMessage *reply, const char *kind,
+                         const char *one, const char *many, const char *secret, int *ret_code)
+{
+    FILE *out = ctl->output.screen.file;
+    bool is_csv = ctl->output.format == DT_CTL_CSV;
+    *ret_code = DT_CTL_EXIT_OK;
+    if (ctl->output.format == DT_CTL_JSON) {
+        const dt_ctl_list_t list = {
+            .kind = kind, .one = one, .many = many, .type = reply->descriptor};
+        *ret_code = dt_ctl_print_list(ctl, &list, &reply, 1, NULL);
+        return false;
+    }
+    if (is_csv && ctl->output.screen.has_legend)
+        (void)fprintf(out, "%s\r\n", one);
+    (void)fprintf(out, "%s%s", dt_ctl_safe(&ctl->pool, secret), is_csv ? "\r\n" : "\n");
+    return dt_ctl_is_people(ctl);
+}
+
 /* ---- running ---- */
 
 static int run_once(dt_ctl_t *ctl)

@@ -59,6 +59,12 @@ int dt_ctl_print_list(dt_ctl_t *ctl, const dt_ctl_list_t *list,
                       const ProtobufCMessage *const *items, size_t count,
                       const ProtobufCMessage *reply);
 
+/* Print a secret that was made, alone, in the format asked for: `reply` whole in JSON. `one`,
+ * `many`: "token", "tokens"; `kind`: the reply's name. Gives whether people want a word about it.
+ */
+bool dt_ctl_print_secret(dt_ctl_t *ctl, const ProtobufCMessage *reply, const char *kind,
+                         const char *one, const char *many, const char *secret, int *ret_code);
+
 /* Check what the user named of a list before any call; gives the exit code. */
 int dt_ctl_check_list(dt_ctl_t *ctl, const dt_ctl_list_t *list);
 

@@ -115,6 +115,25 @@ bool dt_cluster_admin_may_change(dt_cluster_t *cluster, uint64_t ticket, uint32_
     return true;
 }
 
+bool dt_cluster_admin_may_issue(dt_cluster_t *cluster, uint64_t ticket,
+                                const ProtobufCMessage *request, const char *request_id,
+                                const char *what)
+{
+    dt_error_t error;
+    if (dt_wire_validate(request, &error) != DT_OK) {
+        dt_cluster_reply_error(cluster, ticket, error.code, "%s", error.text);
+        return false;
+    }
+    if (dt_cluster_request_find(cluster, request_id)) {
+        dt_cluster_reply_error(cluster, ticket, DT_ERR_EXISTS,
+                               "request %s was carried out already; a %s is shown only once: "
+                               "revoke it and create another",
+                               request_id, what);
+        return false;
+    }
+    return dt_cluster_admin_may_change(cluster, ticket, 3); /* record, event, request id */
+}
+
 void dt_cluster_person(char *out, size_t out_size, const char *known, const char *said)
 {
     char text[600];

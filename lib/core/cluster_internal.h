@@ -439,6 +439,11 @@ void dt_cluster_reply_when_durable(dt_cluster_t *cluster, uint64_t ticket,
 void dt_cluster_replies_durable(dt_cluster_t *cluster);
 /* Whether a change may be made: started, journal healthy, room. Answers the ticket if not. */
 bool dt_cluster_admin_may_change(dt_cluster_t *cluster, uint64_t ticket, uint32_t records);
+/* Whether a secret may be made: the request is sound, was not carried out, and may change things.
+ * `what` it is: "token". Answers the ticket if not. */
+bool dt_cluster_admin_may_issue(dt_cluster_t *cluster, uint64_t ticket,
+                                const ProtobufCMessage *request, const char *request_id,
+                                const char *what);
 const dt_request_t *dt_cluster_request_find(const dt_cluster_t *cluster, const char *id);
 /* Remember and journal a request id; "" is none. Returns the journal's sequence or 0. */
 uint64_t dt_cluster_request_record(dt_cluster_t *cluster, const char *id, uint64_t hash);

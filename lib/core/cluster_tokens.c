@@ -171,20 +171,8 @@ void dt_cluster_create_token(dt_cluster_t *cluster, uint64_t ticket,
                              const Dtorch__V1__CreateTokenRequest *request,
                              const dt_cluster_new_token_t *made, const char *by, int64_t now_ns)
 {
-    dt_error_t error;
     dt_cluster_set_now(cluster, now_ns);
-    if (dt_wire_validate(&request->base, &error) != DT_OK) {
-        dt_cluster_reply_error(cluster, ticket, error.code, "%s", error.text);
-        return;
-    }
-    if (dt_cluster_request_find(cluster, request->request_id)) {
-        dt_cluster_reply_error(cluster, ticket, DT_ERR_EXISTS,
-                               "request %s was carried out already; a token is shown only once: "
-                               "revoke it and create another",
-                               request->request_id);
-        return;
-    }
-    if (!dt_cluster_admin_may_change(cluster, ticket, 3))
+    if (!dt_cluster_admin_may_issue(cluster, ticket, &request->base, request->request_id, "token"))
         return;
     dt_token_t *token = dt_cluster_token_find(cluster, made->id) ? NULL : token_place(cluster);
     if (!token) {
