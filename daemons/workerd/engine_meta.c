@@ -120,6 +120,24 @@ static dt_status_t ask_backend(meta_work_t *work, infer_fn infer, void *op, dt_e
                  : DT_ERR_AGAIN;
 }
 
+/* Nobody knows what comes out, but perhaps how many: each is then a number, until it has run. */
+static void count_outputs(meta_work_t *work, void *op)
+{
+    const dt_backend_t *backend = work->source->backend;
+    uint32_t count;
+    work->output_count = 0;
+    if (!backend->op_output_count ||
+        backend->op_output_count(work->source->device, op, &count) != DT_OK ||
+        count > DT_RECORD_OUTPUTS_MAX)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        work->outputs[i] = (dt_backend_output_t){.alias = DT_ALIAS_FRESH};
+        if (dt_meta_set(&work->outputs[i].meta, DT_DTYPE_F32, 0, NULL, NULL, 0, NULL) != DT_OK)
+            return;
+    }
+    work->output_count = count;
+}
+
 /* The first who knows. AGAIN: nobody does. */
 static dt_status_t infer(meta_work_t *work, dt_error_t *err)
 {
@@ -142,8 +160,10 @@ static dt_status_t infer(meta_work_t *work, dt_error_t *err)
         work->answerer = DT_ENGINE_ANSWERER_REHEARSAL;
         status = ask_backend(work, backend->op_rehearse, op, err);
     }
-    if (status == DT_ERR_AGAIN)
+    if (status == DT_ERR_AGAIN) {
         work->answerer = DT_ENGINE_ANSWERER_EXECUTION;
+        count_outputs(work, op);
+    }
     if (work->source->page && (status == DT_OK || status == DT_ERR_AGAIN))
         dt_engine_page_answered(work->source->page, work->answerer);
     meta_running[0] = '\0';
@@ -173,6 +193,8 @@ static dt_status_t signature_fill(meta_work_t *work, dt_buf_t *buf, dt_error_t *
     filled.outputs = outputs;
     filled.output_count = work->output_count;
     filled.flags &= ~(uint32_t)DT_SIGNATURE_UNKNOWN;
+    if (work->answerer == DT_ENGINE_ANSWERER_EXECUTION)
+        filled.flags |= DT_SIGNATURE_DATA_DEPENDENT;
     return dt_signature_encode(&filled, buf, err);
 }
 
@@ -219,14 +241,13 @@ dt_status_t dt_engine_meta_answer(const dt_engine_meta_source_t *source, dt_aren
     work.sig = sig;
     if (status == DT_OK)
         status = infer(&work, &err);
-    if (status == DT_OK)
+    answer.needs_execution = status == DT_ERR_AGAIN;
+    if (status == DT_OK || (answer.needs_execution && work.output_count > 0))
         status = signature_fill(&work, &buf, &err);
     if (status == DT_OK) {
         answer.signature.data = buf.data;
         answer.signature.len = buf.len;
-    } else if (status == DT_ERR_AGAIN) {
-        answer.needs_execution = true;
-    } else {
+    } else if (status != DT_ERR_AGAIN) {
         err.code = status;
         error_fill(&error, &err, sig ? sig->name : "signature", vdev, arena);
         answer.error = &error;

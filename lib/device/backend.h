@@ -257,6 +257,11 @@ typedef struct dt_backend {
                                const dt_meta_t *inputs, uint32_t input_count,
                                dt_backend_output_t *ret_outputs, uint32_t output_max,
                                uint32_t *ret_count, dt_error_t *err);
+
+    /* How many tensors the operator returns, all of them new, whatever its arguments are: asked
+     * where nobody knows more before it has run. May be NULL: as if it said AGAIN. Errors: AGAIN
+     * (it depends on them). Threads: as op_infer. */
+    dt_status_t (*op_output_count)(void *device, void *op, uint32_t *ret_count);
 } dt_backend_t;
 
 /* Bytes that every table of this ABI has: up to and with `enumerate`. Later entries may be NULL. */

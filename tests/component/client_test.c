@@ -316,6 +316,33 @@ Test(client, a_result_whose_size_depends_on_values_is_learned_by_a_fetch)
     stop(tc);
 }
 
+Test(client, how_many_results_there_are_is_known_though_their_sizes_are_not)
+{
+    if (strcmp(dt_clienttest_devices(), "ref") == 0)
+        cr_skip_test("ref has no operator of this kind");
+    dt_testcluster_t *tc = start(NULL);
+    dt_session_t *session = dt_clienttest_connect(tc, NULL, NULL);
+    const float data[5] = {3, 3, 1, 4, 3};
+    float unique[3];
+    int64_t counts[3];
+    uint32_t count = 0;
+    dt_tensor_t *out[8];
+    dt_tensor_t *a = dt_clienttest_f32(session, 1, (int64_t[]){5}, data);
+    const dt_value_t args[] = {dt_arg_tensor(a), dt_arg_bool(true), dt_arg_bool(true),
+                               dt_arg_bool(true)};
+    cr_assert_eq(dt_call(session, "aten::_unique2", args, 4, out, 8, &count, NULL), DT_OK);
+    cr_assert_eq(count, 3, "%u results", count);
+    dt_clienttest_read(out[0], unique, sizeof unique);
+    dt_clienttest_read(out[2], counts, sizeof counts);
+    cr_assert(unique[0] == 1 && unique[1] == 3 && unique[2] == 4);
+    cr_assert(counts[0] == 1 && counts[1] == 3 && counts[2] == 1);
+    for (uint32_t i = 0; i < count; i++)
+        dt_tensor_free(out[i]);
+    dt_tensor_free(a);
+    dt_clienttest_disconnect(session);
+    stop(tc);
+}
+
 /* ---- futures ---- */
 
 Test(client, a_fetch_sees_the_value_at_its_place_in_the_program)

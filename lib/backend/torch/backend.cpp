@@ -280,6 +280,7 @@ const dt_backend_t table = {
     .device_sync = device_sync,
     .op_expect = nullptr,
     .op_rehearse = op_rehearse,
+    .op_output_count = op_output_count,
 };
 
 } // namespace

@@ -223,4 +223,15 @@ dt_status_t op_rehearse(void *arg, void *op_arg, const dt_value_t *args, uint32_
     return answer(run_on_zeros, q, ret_outputs, output_max, ret_count, err);
 }
 
+dt_status_t op_output_count(void * /*arg*/, void *op_arg, uint32_t *ret_count)
+{
+    const std::vector<c10::Argument> &returns =
+        static_cast<Op *>(op_arg)->handle.schema().returns();
+    for (const c10::Argument &one : returns)
+        if (one.type()->kind() != c10::TypeKind::TensorType || one.alias_info())
+            return DT_ERR_AGAIN;
+    *ret_count = (uint32_t)returns.size();
+    return DT_OK;
+}
+
 } // namespace dt_torch

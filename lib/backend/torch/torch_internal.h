@@ -165,6 +165,7 @@ dt_status_t op_rehearse(void *arg, void *op_arg, const dt_value_t *args, uint32_
                         const dt_meta_t *inputs, uint32_t input_count,
                         dt_backend_output_t *ret_outputs, uint32_t output_max, uint32_t *ret_count,
                         dt_error_t *err);
+dt_status_t op_output_count(void *arg, void *op_arg, uint32_t *ret_count);
 /* Set what each thread that calls LibTorch needs, once a thread. */
 void enter_thread(Device *device);
 
