@@ -200,33 +200,56 @@ static void on_answer(dt_session_t *session, const dt_client_chunk_t *chunk)
         dt_client_upload_free(done);
 }
 
+/* The future of a value that comes, with memory for it. NULL: nobody wants it. Lock held. */
+static dt_future_t *future_for(dt_session_t *session, uint64_t transfer, uint64_t total)
+{
+    dt_future_t *future = dt_client_future_find(session, transfer);
+    if (!future || !dt_list_is_empty(&future->link))
+        return future;
+    if (future->is_dropped || future->has_result || total == 0 ||
+        dt_client_future_begin(future, total) != DT_OK)
+        return NULL;
+    return future;
+}
+
+uint8_t *dt_client_bulk_room(dt_session_t *session, uint64_t transfer, uint64_t total,
+                             uint64_t offset, size_t size)
+{
+    dt_future_t *future = future_for(session, transfer, total);
+    return future && offset == future->received && size <= future->size - future->received
+               ? future->data + future->received
+               : NULL;
+}
+
+/* Whether a chunk's bytes are those that were sent. */
+static bool is_sound(const dt_future_t *future, const dt_client_chunk_t *chunk)
+{
+    const uint8_t *data = chunk->is_in_place ? future->data + chunk->offset : chunk->data;
+    return !chunk->is_torn &&
+           (!chunk->has_crc || chunk->crc32c == dt_crc32c(0, data, chunk->data_bytes));
+}
+
 /* Copy what is new of a chunk into its future. *ret_received: how much of it is there; more than it
  * has: nobody wants it. False: there is nothing to say. */
 static bool take_data(dt_session_t *session, const dt_client_chunk_t *chunk, uint64_t *ret_received,
                       bool *ret_restart)
 {
-    dt_future_t *future = dt_client_future_find(session, chunk->transfer);
+    dt_future_t *future = future_for(session, chunk->transfer, chunk->total);
     uint64_t end;
     if (!future) {
         *ret_received = INT64_MAX;
         return chunk->transfer < session->future_next;
     }
-    bool has_begun = !dt_list_is_empty(&future->link);
-    if (!has_begun && (future->is_dropped || future->has_result || chunk->total == 0 ||
-                       dt_client_future_begin(future, chunk->total) != DT_OK)) {
-        *ret_received = INT64_MAX;
-        return true;
-    }
     if (__builtin_add_overflow(chunk->offset, chunk->data_bytes, &end) || end > future->size)
         return false;
-    if (chunk->offset > future->received ||
-        (chunk->has_crc && chunk->crc32c != dt_crc32c(0, chunk->data, chunk->data_bytes))) {
+    if (chunk->offset > future->received || !is_sound(future, chunk)) {
         *ret_restart = !future->has_asked || future->asked_at != future->received;
         future->has_asked = true; /* once: what is on its way behind the hole comes in vain */
         future->asked_at = future->received;
     } else if (end > future->received) {
         size_t skip = (size_t)(future->received - chunk->offset);
-        memcpy(future->data + future->received, chunk->data + skip, chunk->data_bytes - skip);
+        if (!chunk->is_in_place)
+            memcpy(future->data + future->received, chunk->data + skip, chunk->data_bytes - skip);
         future->received = (size_t)end;
         session->io.bulk_progress_ns = dt_loop_now_ns();
     }

@@ -183,7 +183,9 @@ typedef struct dt_client_chunk {
     uint64_t transfer, offset, received, total;
     uint32_t crc32c;
     bool has_crc;
-    bool is_again; /* what is behind `received` is wanted once more */
+    bool is_again;    /* what is behind `received` is wanted once more */
+    bool is_in_place; /* the bytes lie in their future already: dt_client_bulk_room() */
+    bool is_torn;     /* they cannot be used */
     const uint8_t *data, *error;
     size_t data_bytes, error_bytes;
 } dt_client_chunk_t;
@@ -220,6 +222,8 @@ typedef struct dt_client_path {
     uint8_t head_bytes[DT_BULK_HEAD_BYTES];
     size_t head_len;
     dt_bulk_head_t head;
+    bool is_in_place; /* the body goes into its future */
+    bool is_torn;     /* a part did, and then that could not go on */
     uint8_t *body;
     size_t body_cap, body_len;
     uint8_t *out; /* not taken by the socket: out_len bytes at out_at */
@@ -775,6 +779,10 @@ bool dt_client_chunk_read(const uint8_t *bytes, size_t size, dt_client_chunk_t *
 /* A chunk came by `path`, NULL: from the controller. */
 void dt_client_bulk_chunk(dt_session_t *session, dt_client_path_t *path,
                           const dt_client_chunk_t *chunk);
+/* Where the bytes of a value that comes may be received: in its future, if they are the next ones.
+ * NULL: elsewhere. Good as long as the lock is held. */
+uint8_t *dt_client_bulk_room(dt_session_t *session, uint64_t transfer, uint64_t total,
+                             uint64_t offset, size_t size);
 /* A way is there (again): what it may have lost is said again. */
 void dt_client_bulk_again(dt_session_t *session, dt_client_path_t *path);
 /* A node lost something: the controller knows which uploads are over. */

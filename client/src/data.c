@@ -29,7 +29,8 @@
 #define BROKEN_MAX  20u /* connections in a row that may break before the welcome */
 #define TURN_BYTES  (8u << 20)
 #define PATHS_MAX   4096u
-#define CONTROL_MAX (1u << 20) /* bytes that may wait for the socket before it is given up */
+#define CONTROL_MAX (1u << 20)   /* bytes that may wait for the socket before it is given up */
+#define LOCKED_MAX  (128u << 10) /* received in one go while the program's threads wait */
 
 /* ---- windows ---- */
 
@@ -361,6 +362,8 @@ static void on_data(dt_client_path_t *path, const uint8_t *bytes, bool is_placed
         .total = head->total,
         .crc32c = head->crc32c,
         .has_crc = !is_placed,
+        .is_in_place = path->is_in_place,
+        .is_torn = path->is_torn,
         .data = bytes,
         .data_bytes = head->size,
     };
@@ -408,19 +411,40 @@ static void on_message(dt_client_path_t *path)
     }
 }
 
-/* Read up to `size` bytes. 0: none now, or the connection is over. */
+/* Read up to `size` bytes. 0: none now, or with *ret_error not 0 the connection is over: -1 by its
+ * end. */
+static size_t receive_some(int fd, uint8_t *bytes, size_t size, int *ret_error)
+{
+    ssize_t got;
+    do
+        got = recv(fd, bytes, size, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got > 0)
+        return (size_t)got;
+    if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+        *ret_error = got == 0 ? -1 : errno;
+    return 0;
+}
+
 static size_t receive(dt_client_path_t *path, uint8_t *bytes, size_t size)
 {
-    for (;;) {
-        ssize_t got = recv(path->fd, bytes, size, MSG_DONTWAIT);
-        if (got > 0)
-            return (size_t)got;
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
-            break_path(path, got == 0 ? 0 : errno);
-        return 0;
-    }
+    int error = 0;
+    size_t got = receive_some(path->fd, bytes, size, &error);
+    if (error)
+        break_path(path, error > 0 ? error : 0);
+    return got;
+}
+
+static bool body_room(dt_client_path_t *path, size_t size)
+{
+    if (size <= path->body_cap)
+        return true;
+    free(path->body);
+    path->body = malloc(size);
+    path->body_cap = path->body ? size : 0;
+    if (!path->body)
+        close_path(path, "no memory for a message");
+    return path->body != NULL;
 }
 
 /* Read the head. False: not yet. */
@@ -437,15 +461,37 @@ static bool read_head(dt_client_path_t *path)
         close_path(path, err.text);
         return false;
     }
-    size_t size = dt_bulk_body(&path->head);
-    if (size > path->body_cap) {
-        free(path->body);
-        path->body = malloc(size);
-        path->body_cap = path->body ? size : 0;
-        if (!path->body)
-            close_path(path, "no memory for a message");
+    path->is_torn = false;
+    path->is_in_place = path->head.kind == DT_BULK_DATA;
+    return true;
+}
+
+/* Read more of the body, straight into its future as long as that is possible: the program may let
+ * go of it at any time. */
+static size_t read_body(dt_client_path_t *path, size_t size)
+{
+    dt_session_t *session = path->session;
+    const dt_bulk_head_t *head = &path->head;
+    int error = 0;
+    size_t got = 0;
+    if (path->is_in_place) {
+        pthread_mutex_lock(&session->lock);
+        uint8_t *room =
+            dt_client_bulk_room(session, head->transfer, head->total, head->offset, size);
+        size_t left = size - path->body_len;
+        if (room)
+            got = receive_some(path->fd, room + path->body_len,
+                               left < LOCKED_MAX ? left : LOCKED_MAX, &error);
+        pthread_mutex_unlock(&session->lock);
+        if (error)
+            break_path(path, error > 0 ? error : 0);
+        if (room)
+            return got;
+        path->is_in_place = false;
+        path->is_torn = path->body_len > 0;
     }
-    return path->fd >= 0;
+    return body_room(path, size) ? receive(path, path->body + path->body_len, size - path->body_len)
+                                 : 0;
 }
 
 static void read_some(dt_client_path_t *path)
@@ -454,7 +500,7 @@ static void read_some(dt_client_path_t *path)
     while (path->fd >= 0 && budget > 0 && read_head(path)) {
         size_t size = dt_bulk_body(&path->head);
         if (path->body_len < size) {
-            size_t got = receive(path, path->body + path->body_len, size - path->body_len);
+            size_t got = read_body(path, size);
             path->body_len += got;
             budget -= got < budget ? got : budget;
             if (path->fd < 0 || got == 0)

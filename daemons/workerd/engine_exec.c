@@ -250,6 +250,12 @@ static bool record_next(dt_exec_session_t *session)
 
 /* ---- turns ---- */
 
+/* Whether a record leaves all tensors as they are. */
+static bool is_harmless(const dt_record_t *record)
+{
+    return record->kind == DT_RECORD_FETCH || record->kind == DT_RECORD_MARK;
+}
+
 /* Perform records until the quantum is over or nothing can be done. Returns whether one was. */
 static bool run_records(dt_exec_session_t *session, int64_t until_ns)
 {
@@ -259,6 +265,9 @@ static bool run_records(dt_exec_session_t *session, int64_t until_ns)
         if (!session->has_record && !record_next(session))
             break;
         if (session->has_emitted && !dt_exec_has_room(session))
+            break;
+        if (session->lazy_count > 0 && !is_harmless(session->record) &&
+            !dt_exec_bulk_settle(session))
             break;
         dt_exec_kick(session); /* what comes next may take long */
         if (!dt_exec_perform(session))

@@ -1,7 +1,8 @@
 /* Tensor bytes in and out. Uploads are written into their tensors as they come, in order; what came
- * before its UPLOAD record waits in memory, at most DT_EXEC_EARLY_MAX. A fetched tensor is copied,
- * so that later operators may write it: into the program's window, if there is one with room, and
- * told; else into memory of the session, and sent in chunks as far as the other side follows. */
+ * before its UPLOAD record waits in memory, at most DT_EXEC_EARLY_MAX. A fetched tensor is copied
+ * into the program's window, if there is one with room, and told; else it is sent in chunks as far
+ * as the other side follows, out of the tensor itself until a record comes that could write or free
+ * it: what was not received until then is copied. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@
 #include "engine_exec_internal.h"
 #include "engine_pack.h"
 
-#define DT_EXEC_CHUNK_HEAD 80u /* bytes of a chunk's fields before the data */
+#define DT_EXEC_CHUNK_HEAD      80u /* bytes of a chunk's fields around the data, less a length */
+#define DT_EXEC_CHUNK_CRC_BYTES 6u  /* of the checksum, nearly always */
 
 /* ---- in ---- */
 
@@ -207,7 +209,8 @@ static void download_free(dt_exec_session_t *session, dt_exec_download_t *downlo
 {
     session->ahead_bytes -= download->ahead;
     session->download_count--;
-    session->download_waits -= download->handle != NULL;
+    session->lazy_count -= download->handle && !download->is_awaited;
+    session->download_waits -= download->is_awaited;
     dt_list_remove(&download->link);
     pieces_give(download, UINT64_MAX);
     if (download->area.view)
@@ -321,17 +324,21 @@ static void tell_placed(dt_exec_session_t *session, const dt_exec_download_t *do
 }
 
 /* Put a value into the window, piece by piece, so that the program can take the first ones
- * meanwhile. */
+ * meanwhile. One that is not packed is read at once: backends pack all of it for each read. */
 static dt_status_t place_whole(dt_exec_session_t *session, dt_exec_download_t *download,
-                               void *handle, dt_error_t *err)
+                               void *handle, bool is_packed, dt_error_t *err)
 {
     const dt_exec_options_t *options = &session->exec->options;
     download->bytes = download->area.bytes;
+    if (!is_packed)
+        DT_TRY(options->backend->tensor_read(options->device, handle, 0, download->bytes,
+                                             download->size, err));
     while (download->sent < download->size) {
         uint64_t left = download->size - download->sent;
         size_t size = left < DT_BULK_PIECE_BYTES ? (size_t)left : DT_BULK_PIECE_BYTES;
-        DT_TRY(options->backend->tensor_read(options->device, handle, download->sent,
-                                             download->bytes + download->sent, size, err));
+        if (is_packed)
+            DT_TRY(options->backend->tensor_read(options->device, handle, download->sent,
+                                                 download->bytes + download->sent, size, err));
         tell_placed(session, download, download->sent, size, &download->area,
                     download->area.place + download->sent);
         dt_exec_kick(session);
@@ -342,16 +349,14 @@ static dt_status_t place_whole(dt_exec_session_t *session, dt_exec_download_t *d
 
 /* The next `size` bytes of a download: its copy, or read from the tensor into `room`. */
 static const uint8_t *chunk_data(dt_exec_session_t *session, const dt_exec_download_t *download,
-                                 uint8_t *room, size_t size)
+                                 uint8_t *room, size_t size, dt_error_t *err)
 {
     const dt_exec_options_t *options = &session->exec->options;
-    dt_error_t err = {0};
     if (!download->handle)
         return download->bytes + download->sent;
-    return options->backend->tensor_read(options->device, download->handle, download->sent, room,
-                                         size, &err) == DT_OK
-               ? room
-               : NULL;
+    err->code = options->backend->tensor_read(options->device, download->handle, download->sent,
+                                              room, size, err);
+    return err->code == DT_OK ? room : NULL;
 }
 
 /* Put a piece into the window, if there is room; its bytes are there until it is received. */
@@ -362,7 +367,8 @@ static bool piece_place(dt_exec_session_t *session, dt_exec_download_t *download
         free(piece);
         return false;
     }
-    const uint8_t *data = chunk_data(session, download, piece->area.bytes, size);
+    dt_error_t err = {0};
+    const uint8_t *data = chunk_data(session, download, piece->area.bytes, size, &err);
     if (!data) {
         dt_exec_area_give(&piece->area);
         free(piece);
@@ -376,69 +382,103 @@ static bool piece_place(dt_exec_session_t *session, dt_exec_download_t *download
     return true;
 }
 
-static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download)
+/* Write a chunk into the ring. The checksum stands behind the bytes, so that their place is known
+ * before it is: they are read straight to where they stay. */
+static bool chunk_put(dt_exec_session_t *session, const dt_exec_download_t *download,
+                      uint8_t *bytes, size_t size, size_t *ret_bytes, dt_error_t *err)
+{
+    uint8_t fields[DT_EXEC_CHUNK_HEAD];
+    uint8_t tail[DT_PACK_NUMBER_MAX];
+    uint8_t *at = dt_pack_number(fields, DT_PACK_CHUNK_SESSION, session->id);
+    at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, download->transfer);
+    at = dt_pack_number(at, DT_PACK_CHUNK_OFFSET, download->sent);
+    at = dt_pack_number(at, DT_PACK_CHUNK_TOTAL, download->size);
+    at = dt_pack_head(at, DT_PACK_CHUNK_DATA, size);
+    size_t head = (size_t)(at - fields);
+    uint8_t *guess =
+        dt_pack_head(bytes, DT_PACK_UP_CHUNK, head + size + DT_EXEC_CHUNK_CRC_BYTES) + head;
+    const uint8_t *data = chunk_data(session, download, guess, size, err);
+    if (!data)
+        return false;
+    size_t tail_bytes =
+        (size_t)(dt_pack_number(tail, DT_PACK_CHUNK_CRC, dt_crc32c(0, data, size)) - tail);
+    uint8_t *end = dt_pack_head(bytes, DT_PACK_UP_CHUNK, head + size + tail_bytes) + head;
+    if (data != end) /* a copy of the tensor; or the checksum was so short that a length is too */
+        memmove(end, data, size);
+    memcpy(end - head, fields, head);
+    memcpy(end + size, tail, tail_bytes);
+    *ret_bytes = (size_t)(end - bytes) + size + tail_bytes;
+    return true;
+}
+
+/* False: no room now, or the value cannot be read, which *err says. */
+static bool chunk_send(dt_exec_session_t *session, dt_exec_download_t *download, dt_error_t *err)
 {
     uint8_t *bytes;
-    uint8_t fields[DT_EXEC_CHUNK_HEAD];
     uint64_t left = download->size - download->sent;
     size_t size = left < DT_EXEC_CHUNK_MAX ? (size_t)left : DT_EXEC_CHUNK_MAX;
+    size_t written = 0;
     if (dt_ring_room(&session->up) < (size_t)2 * DT_EXEC_CHUNK_HEAD + size) {
         dt_ring_want_room(&session->up);
         return false;
     }
-    if (piece_place(session, download, size)) {
-        download->sent += size;
-        download_count(session, download);
-        return true;
+    if (!piece_place(session, download, size)) {
+        if (dt_ring_reserve(&session->up, (size_t)2 * DT_EXEC_CHUNK_HEAD + size, &bytes, NULL) !=
+                DT_OK ||
+            !chunk_put(session, download, bytes, size, &written, err))
+            return false;
+        dt_ring_commit(&session->up, written, DT_CHANNEL_UP);
     }
-    if (dt_ring_reserve(&session->up, (size_t)2 * DT_EXEC_CHUNK_HEAD + size, &bytes, NULL) != DT_OK)
-        return false;
-    const uint8_t *data =
-        chunk_data(session, download, bytes + (size_t)2 * DT_EXEC_CHUNK_HEAD, size);
-    if (!data)
-        return false;
-    uint8_t *at = dt_pack_number(fields, DT_PACK_CHUNK_SESSION, session->id);
-    at = dt_pack_number(at, DT_PACK_CHUNK_TRANSFER, download->transfer);
-    at = dt_pack_number(at, DT_PACK_CHUNK_OFFSET, download->sent);
-    at = dt_pack_number(at, DT_PACK_CHUNK_CRC, dt_crc32c(0, data, size));
-    at = dt_pack_number(at, DT_PACK_CHUNK_TOTAL, download->size);
-    at = dt_pack_head(at, DT_PACK_CHUNK_DATA, size);
-    size_t head = (size_t)(at - fields);
-    uint8_t *end = dt_pack_head(bytes, DT_PACK_UP_CHUNK, head + size);
-    memcpy(end, fields, head);
-    memmove(end + head, data, size);
-    dt_ring_commit(&session->up, (size_t)(end - bytes) + head + size, DT_CHANNEL_UP);
     download->sent += size;
     download_count(session, download);
     return true;
 }
 
-/* Keep a copy; the first pieces of it leave meanwhile, as far as they may. */
-static dt_status_t copy_whole(dt_exec_session_t *session, dt_exec_download_t *download,
-                              void *handle, dt_error_t *err)
+/* Copy it, so that the tensor may be written or go: all of it, as what was received may be asked
+ * for again. Without memory for that the session waits until the other side has it. */
+static void download_settle(dt_exec_session_t *session, dt_exec_download_t *download)
 {
     const dt_exec_options_t *options = &session->exec->options;
+    dt_error_t err = {0};
+    session->lazy_count--;
     download->bytes = dt_exec_backend_memory()->alloc(NULL, download->size);
-    if (!download->bytes) {
-        download->handle = handle;
-        return DT_OK;
+    if (download->bytes &&
+        options->backend->tensor_read(options->device, download->handle, 0, download->bytes,
+                                      download->size, &err) == DT_OK) {
+        download->handle = NULL;
+        return;
     }
-    for (uint64_t copied = 0; copied < download->size;) {
-        uint64_t left = download->size - copied;
-        uint64_t size = left < DT_EXEC_CHUNK_MAX ? left : DT_EXEC_CHUNK_MAX;
-        DT_TRY(options->backend->tensor_read(options->device, handle, copied,
-                                             download->bytes + copied, size, err));
-        copied += size;
-        if (download->sent + size == copied && session->ahead_bytes < DT_EXEC_AHEAD_MAX &&
-            dt_ring_room(&session->up) >= DT_EXEC_ROOM_BYTES + DT_EXEC_CHUNK_MAX &&
-            chunk_send(session, download))
-            dt_exec_kick(session);
-    }
-    return DT_OK;
+    dt_exec_backend_memory()->release(download->bytes);
+    download->bytes = NULL;
+    download->is_awaited = true;
+    session->download_waits++;
 }
 
-dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer, void *handle,
-                                   uint64_t size, dt_error_t *err)
+bool dt_exec_bulk_settle(dt_exec_session_t *session)
+{
+    for (dt_list_t *at = session->downloads.next;
+         session->lazy_count > 0 && at != &session->downloads; at = at->next) {
+        dt_exec_download_t *download = DT_CONTAINER_OF(at, dt_exec_download_t, link);
+        if (download->handle && !download->is_awaited)
+            download_settle(session, download);
+    }
+    return session->download_waits == 0;
+}
+
+/* What was to be sent cannot be read any more. */
+static void download_fail(dt_exec_session_t *session, dt_exec_download_t *download,
+                          const dt_error_t *err)
+{
+    dt_exec_cause_t *cause = dt_exec_cause_new(session, download->sequence, NULL, "fetch",
+                                               download->vdev, dt_exec_error_kind(err), err);
+    if (cause)
+        dt_exec_result_error(session, download->transfer, cause);
+    dt_exec_cause_unref(cause);
+    download_free(session, download);
+}
+
+dt_status_t dt_exec_download_begin(dt_exec_session_t *session, const dt_exec_local_t *local,
+                                   uint64_t size, bool is_packed, dt_error_t *err)
 {
     if (session->download_count == DT_EXEC_DOWNLOADS_MAX)
         return dt_fail(err, DT_ERR_LIMIT, "dt", DT_EXEC_DOWNLOADS_MAX,
@@ -446,16 +486,21 @@ dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer
     dt_exec_download_t *download = calloc(1, sizeof *download);
     if (!download)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "the engine has no memory for a transfer");
-    download->transfer = transfer;
+    download->transfer = session->record->move.number;
+    download->sequence = session->record->sequence;
+    download->vdev = local->storage->vdev;
     download->size = size;
     dt_list_init(&download->pieces);
     dt_list_push(&session->downloads, &download->link);
     session->download_count++;
-    dt_status_t status =
-        size > DT_BULK_INLINE_MAX && dt_exec_area_take(session, size, &download->area)
-            ? place_whole(session, download, handle, err)
-            : copy_whole(session, download, handle, err);
-    session->download_waits += download->handle != NULL;
+    if (size <= DT_BULK_INLINE_MAX || !dt_exec_area_take(session, size, &download->area)) {
+        download->handle = local->handle;
+        session->lazy_count++;
+        if (!is_packed)
+            download_settle(session, download);
+        return DT_OK;
+    }
+    dt_status_t status = place_whole(session, download, local->handle, is_packed, err);
     if (status != DT_OK)
         download_free(session, download);
     return status;
@@ -480,13 +525,20 @@ bool dt_exec_bulk_can_write(dt_exec_session_t *session)
 bool dt_exec_bulk_write(dt_exec_session_t *session)
 {
     bool was_sent = false;
-    for (dt_list_t *at = session->downloads.next; at != &session->downloads; at = at->next) {
+    for (dt_list_t *at = session->downloads.next, *next; at != &session->downloads; at = next) {
         dt_exec_download_t *download = DT_CONTAINER_OF(at, dt_exec_download_t, link);
-        while (download->sent < download->size) {
-            if (session->ahead_bytes >= DT_EXEC_AHEAD_MAX || !chunk_send(session, download))
+        dt_error_t err = {0};
+        next = at->next;
+        while (download->sent < download->size && err.code == DT_OK) {
+            if (session->ahead_bytes >= DT_EXEC_AHEAD_MAX)
                 return was_sent;
-            was_sent = true;
+            if (chunk_send(session, download, &err))
+                was_sent = true;
+            else if (err.code == DT_OK)
+                return was_sent;
         }
+        if (err.code != DT_OK && dt_exec_has_room(session))
+            download_fail(session, download, &err);
     }
     return was_sent;
 }

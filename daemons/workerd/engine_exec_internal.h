@@ -227,16 +227,19 @@ typedef struct dt_exec_upload {
 } dt_exec_upload_t;
 
 /* Bytes of a tensor on their way out: a copy of what was fetched, in the program's window if it
- * fits there. Without memory for a copy it is the tensor itself, and the session waits until all
- * was received. */
+ * fits there. Else it is the tensor itself, until a record comes that could write it; without
+ * memory for a copy then the session waits until all was received. */
 typedef struct dt_exec_download {
     dt_list_t link; /* in session.downloads */
     uint64_t transfer;
     uint64_t size;
     uint64_t sent;
     uint64_t received;
-    uint8_t *bytes;      /* NULL: read from `handle` */
-    void *handle;        /* borrowed while the session waits */
+    uint8_t *bytes;  /* NULL: read from `handle` */
+    void *handle;    /* borrowed until it is settled, or while the session waits */
+    bool is_awaited; /* the session waits for it */
+    uint32_t vdev;
+    uint64_t sequence;   /* of its FETCH */
     dt_exec_area_t area; /* where `bytes` are, if it has a view */
     uint64_t ahead;      /* of it in session.ahead_bytes */
     dt_list_t pieces;
@@ -312,6 +315,7 @@ struct dt_exec_session {
     dt_list_t uploads;
     dt_list_t downloads;
     uint32_t download_count;
+    uint32_t lazy_count;     /* of them those that are read from their tensors, and not settled */
     uint32_t download_waits; /* of them those that the session waits for */
     dt_list_t early;
     uint64_t early_bytes;
@@ -496,9 +500,13 @@ void dt_exec_upload_refuse(dt_exec_session_t *session, uint64_t transfer,
                            const dt_exec_cause_t *cause);
 /* The storage goes before its bytes came. */
 void dt_exec_upload_end(dt_exec_session_t *session, dt_exec_upload_t *upload);
-/* Keep a copy of a tensor to be sent, or make the session wait. Errors: LIMIT, NOMEM. */
-dt_status_t dt_exec_download_begin(dt_exec_session_t *session, uint64_t transfer, void *handle,
-                                   uint64_t size, dt_error_t *err);
+/* Send the tensor that the FETCH at hand asks for, `size` bytes; `is_packed`: they lie in it as
+ * they are sent. Ownership: borrows its handle until dt_exec_bulk_settle(). Errors: LIMIT, NOMEM.
+ */
+dt_status_t dt_exec_download_begin(dt_exec_session_t *session, const dt_exec_local_t *local,
+                                   uint64_t size, bool is_packed, dt_error_t *err);
+/* A record comes that may write or free what is being sent. False: not now, the session waits. */
+bool dt_exec_bulk_settle(dt_exec_session_t *session);
 void dt_exec_bulk_fini(dt_exec_session_t *session);
 
 /* ---- engine_exec_window.c ---- */

@@ -32,31 +32,36 @@ static uint8_t *put_meta(uint8_t *at, unsigned field, const dt_meta_t *meta)
 }
 
 /* Put the metadata of the value, and that of the tensor: what is sent is packed, whatever the
- * tensor's own strides are, but the program may not know them. Gives the bytes of the value. */
+ * tensor's own strides are, but the program may not know them. Gives the bytes of the value, and
+ * whether the tensor has them as they are sent. */
 static dt_status_t put_metas(dt_exec_t *exec, void *handle, uint8_t **at, uint64_t *ret_size,
-                             dt_error_t *err)
+                             bool *ret_is_packed, dt_error_t *err)
 {
     dt_backend_tensor_t info;
     dt_meta_t packed;
     DT_TRY(exec->options.backend->tensor_info(exec->options.device, handle, &info, err));
     DT_TRY(dt_meta_set(&packed, info.meta.dtype, info.meta.ndim, info.meta.sizes, NULL, 0, err));
     *at = put_meta(*at, DT_PACK_RESULT_META, &packed);
-    if (!dt_meta_equal(&packed, &info.meta))
+    *ret_is_packed = dt_meta_equal(&packed, &info.meta);
+    if (!*ret_is_packed)
         *at = put_meta(*at, DT_PACK_RESULT_LAYOUT, &info.meta);
     *ret_size = (uint64_t)dt_meta_bytes(&packed);
     return DT_OK;
 }
 
-static dt_status_t send_value(dt_exec_session_t *session, void *handle, dt_error_t *err)
+static dt_status_t send_value(dt_exec_session_t *session, const dt_exec_local_t *local,
+                              dt_error_t *err)
 {
     dt_exec_t *exec = session->exec;
+    void *handle = local->handle;
     uint64_t future = session->record->move.number;
     uint64_t size;
+    bool is_packed;
     uint8_t *body = exec->scratch;
     uint8_t *at = dt_pack_number(body, DT_PACK_RESULT_FUTURE, future);
-    DT_TRY(put_metas(exec, handle, &at, &size, err));
+    DT_TRY(put_metas(exec, handle, &at, &size, &is_packed, err));
     if (size > DT_RECORD_INLINE_MAX) {
-        DT_TRY(dt_exec_download_begin(session, future, handle, size, err));
+        DT_TRY(dt_exec_download_begin(session, local, size, is_packed, err));
         at = dt_pack_number(at, DT_PACK_RESULT_TRANSFER, future);
     } else if (size > 0) {
         at = dt_pack_head(at, DT_PACK_RESULT_VALUE, size);
@@ -100,7 +105,7 @@ static bool perform_fetch(dt_exec_session_t *session)
     if (exec->options.backend->device_sync)
         status = exec->options.backend->device_sync(exec->options.device, &err);
     if (status == DT_OK)
-        status = send_value(session, local->handle, &err);
+        status = send_value(session, local, &err);
     (void)dt_exec_now(exec);
     if (status != DT_OK) {
         err.code = status;

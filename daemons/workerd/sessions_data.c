@@ -8,7 +8,9 @@
  * One connection an instance; a newer one replaces it. With a window (memory of the program, by
  * SCM_RIGHTS) chunks name places in it, and engines read and write there. A connection that ends
  * loses what was on its way; the program says again what was not received, by the next connection
- * or by the controller.
+ * or by the controller. Bytes that come by a socket are received where the engines read them, in
+ * the bulk ring; if somebody else has to write there meanwhile they move to the connection's own
+ * memory.
  *
  * Trust. Who knows the token is the session's program; SO_PEERCRED is shown to people. A window
  * must be plain shared memory that is sealed against shrinking, so that no engine gets SIGBUS. Bulk
@@ -42,6 +44,7 @@
 #define DT_NODE_DATA_STALL_NS    INT64_C(30000000000)
 #define DT_NODE_DATA_LOOK_NS     INT64_C(1000000000)
 #define DT_NODE_DATA_BACKLOG     64
+#define DT_NODE_DATA_CLAIM_MIN   (16u << 10)
 #define DT_NODE_DATA_SEALS       (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)
 
 typedef struct data_listener {
@@ -65,6 +68,8 @@ typedef struct dt_node_connection {
     uint8_t head_bytes[DT_BULK_HEAD_BYTES];
     size_t head_len;
     dt_bulk_head_t head;
+    uint8_t
+        *claim; /* where the body is received in the ring, not yet seen by readers; NULL: body */
     uint8_t *body;
     size_t body_cap, body_len;
     uint8_t *out; /* not taken by the socket: out_len bytes at out_at */
@@ -128,6 +133,7 @@ static void close_connection(dt_node_connection_t *c, const char *why)
     if (c->window_fd >= 0)
         (void)close(c->window_fd);
     c->fd = c->window_fd = -1;
+    c->claim = NULL;
     dt_list_remove(&c->link);
     dt_list_push(&c->owner->dead, &c->link);
     c->owner->count--;
@@ -306,11 +312,54 @@ void dt_node_data_no_window(dt_node_instance_t *instance, const char *why)
 
 /* ---- what comes ---- */
 
+static bool body_room(dt_node_connection_t *c, size_t size)
+{
+    if (size <= c->body_cap)
+        return true;
+    free(c->body);
+    c->body = malloc(size);
+    c->body_cap = c->body ? size : 0;
+    if (!c->body)
+        refuse(c, "no memory for a message");
+    return c->body != NULL;
+}
+
+/* Receive the body that comes where the engines will read it, if there is room now. */
+static void claim(dt_node_connection_t *c)
+{
+    uint8_t *bytes;
+    size_t size = sizeof(dt_channel_chunk_t) + c->head.size;
+    if (c->head.kind == DT_BULK_DATA && c->head.size >= DT_NODE_DATA_CLAIM_MIN &&
+        dt_ring_reserve(&c->instance->bulk, size, &bytes, NULL) == DT_OK)
+        c->claim = bytes + sizeof(dt_channel_chunk_t);
+}
+
+/* Somebody else writes into the ring. */
+static void unclaim(dt_node_connection_t *c)
+{
+    const uint8_t *bytes = DT_TAKE(c->claim);
+    if (bytes && body_room(c, c->head.size) && c->body_len > 0)
+        memcpy(c->body, bytes, c->body_len);
+}
+
+static void commit(dt_node_connection_t *c)
+{
+    dt_node_instance_t *instance = c->instance;
+    uint8_t *bytes = DT_TAKE(c->claim);
+    const dt_channel_chunk_t head = {
+        .transfer = c->head.transfer, .offset = c->head.offset, .crc32c = c->head.crc32c};
+    memcpy(bytes - sizeof head, &head, sizeof head);
+    dt_ring_commit(&instance->bulk, sizeof head + c->head.size, DT_CHANNEL_CHUNK);
+    instance->owner->stats.bulk[DT_NODE_BULK_DIRECT].up_bytes += c->head.size;
+}
+
 dt_status_t dt_node_bulk_write(dt_node_instance_t *instance, const dt_node_chunk_t *chunk)
 {
     uint8_t *bytes;
     uint32_t bad = 0;
     size_t size = sizeof chunk->head + chunk->size;
+    if (instance->data && instance->data->claim)
+        unclaim(instance->data);
     dt_status_t status = dt_ring_reserve(&instance->bulk, size, &bytes, &bad);
     if (status == DT_ERR_PEER)
         dt_node_member_misbehaves(instance, bad, false);
@@ -359,6 +408,10 @@ static bool on_message(dt_node_connection_t *c)
             on_hello(c);
         else
             refuse(c, "the first message must be a hello");
+        return true;
+    }
+    if (c->claim) {
+        commit(c);
         return true;
     }
     if (!chunk_of(c, &chunk)) {
@@ -442,16 +495,9 @@ static bool read_head(dt_node_connection_t *c)
         refuse(c, "the first message must be a hello");
         return false;
     }
-    if (size > c->body_cap) {
-        free(c->body);
-        c->body = malloc(size);
-        c->body_cap = c->body ? size : 0;
-        if (!c->body) {
-            refuse(c, "no memory for a message");
-            return false;
-        }
-    }
-    return true;
+    if (c->instance)
+        claim(c);
+    return c->claim || body_room(c, size);
 }
 
 static void read_some(dt_node_connection_t *c)
@@ -462,7 +508,8 @@ static void read_some(dt_node_connection_t *c)
             return;
         size_t size = dt_bulk_body(&c->head);
         if (c->body_len < size) {
-            size_t got = receive(c, c->body + c->body_len, size - c->body_len);
+            uint8_t *body = c->claim ? c->claim : c->body;
+            size_t got = receive(c, body + c->body_len, size - c->body_len);
             c->body_len += got;
             budget -= got < budget ? got : budget;
             if (c->fd < 0 || got == 0)

@@ -232,6 +232,53 @@ Test(bulk, many_transfers_at_once_do_not_mix)
     stop(tc);
 }
 
+/* Fetches and writes of one tensor in turn, larger than what may be on its way; every third value
+ * is let go of while it comes, and the tensor before any of them was read. */
+static void written_meanwhile(dt_session_t *session, const char *way)
+{
+    enum { COUNT = 6, ELEMENTS = 10 << 17 };
+    int64_t *values = malloc(ELEMENTS * sizeof *values);
+    dt_future_t *futures[COUNT];
+    cr_assert(values);
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        values[i] = i * 7;
+    dt_tensor_t *x = dt_clienttest_i64(session, values, ELEMENTS);
+    const dt_value_t args[] = {dt_arg_tensor(x), dt_arg_int(1)};
+    for (int i = 0; i < COUNT; i++) {
+        cr_assert_eq(dt_fetch(x, &futures[i], NULL), DT_OK);
+        dt_tensor_free(dt_clienttest_call(session, "aten::add_.Scalar", args, 2));
+    }
+    dt_tensor_free(x);
+    for (int i = 0; i < COUNT; i++) {
+        const void *data = NULL;
+        size_t size = 0;
+        bool is_wanted = i % 3 != 1;
+        if (is_wanted) {
+            cr_assert_eq(dt_future_wait(futures[i], DT_TESTCLUSTER_PATIENCE_MS * 4, NULL), DT_OK);
+            cr_assert_eq(dt_future_data(futures[i], &data, &size), DT_OK);
+            cr_assert_eq(size, ELEMENTS * sizeof *values);
+            cr_assert_eq(memcmp(data, values, size), 0, "%s: value %d", way, i);
+        }
+        dt_future_free(futures[i]);
+        for (int64_t k = 0; k < ELEMENTS; k++)
+            values[k]++;
+    }
+    free(values);
+}
+
+Test(bulk, a_value_is_that_of_its_place_whatever_follows_while_it_comes)
+{
+    static const char *const ways[] = {"auto", "direct", "relay"};
+    dt_testcluster_t *tc = start("DataListen=127.0.0.1:0\n");
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        dt_session_t *session = connect_by(tc, ways[way]);
+        for (int round = 0; round < 2; round++)
+            written_meanwhile(session, ways[way]);
+        dt_clienttest_disconnect(session);
+    }
+    stop(tc);
+}
+
 /* ---- connections that break ---- */
 
 /* Whether a socket of this process goes to a node's data door: the controller is reached by a unix

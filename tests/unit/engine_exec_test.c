@@ -377,8 +377,9 @@ Test(engine_exec, a_damaged_chunk_ends_its_transfer)
     end(&rig);
 }
 
-/* Fetch 12 MiB, more than may be ahead, and write the tensor after it. */
-static void fetch_large(uint64_t limit_bytes)
+/* Fetch 12 MiB, more than may be ahead, and write the tensor after it: at once, or when some of it
+ * has left already (`round`). */
+static void fetch_large(uint64_t limit_bytes, int round)
 {
     dt_execrig_t rig;
     dt_execrig_session_t s;
@@ -394,7 +395,8 @@ static void fetch_large(uint64_t limit_bytes)
     uint32_t write =
         dt_execrig_define_f32(&s, fake_names[FAKE_ADD_INPLACE], 2, 1, many, DT_ALIAS_IN_PLACE, 0);
     uint64_t future = dt_execrig_fetch(&s, a);
-    (void)dt_execrig_op(&s, write, (uint64_t[]){a, a}, 2, false);
+    if (round == 0)
+        (void)dt_execrig_op(&s, write, (uint64_t[]){a, a}, 2, false);
     Dtorch__V1__WorkerSessionUp *up = dt_execrig_result(&s, future);
     cr_assert_not_null(up);
     cr_assert_null(up->result->error);
@@ -404,6 +406,8 @@ static void fetch_large(uint64_t limit_bytes)
     uint64_t got = 0;
     dt_execrig_ack(&s, future, 0, true); /* what came before the result was not looked at */
     for (int rounds = 0; got < 12 << 20 && rounds < 100; rounds++) {
+        if (round > 0 && rounds == round)
+            (void)dt_execrig_op(&s, write, (uint64_t[]){a, a}, 2, false);
         dt_execrig_run(&s);
         while ((up = dt_execrig_next(&s)) != NULL) {
             if (up->kind_case == DTORCH__V1__WORKER_SESSION_UP__KIND_CHUNK &&
@@ -430,12 +434,23 @@ static void fetch_large(uint64_t limit_bytes)
 
 Test(engine_exec, a_large_value_comes_in_chunks_and_is_the_value_of_its_place)
 {
-    fetch_large(64 << 20);
+    fetch_large(64 << 20, 0);
+}
+
+Test(engine_exec, a_write_in_the_middle_of_a_fetch_is_not_seen_in_it)
+{
+    fetch_large(64 << 20, 1);
+    fetch_large(64 << 20, 2);
+}
+
+Test(engine_exec, a_write_in_the_middle_of_a_fetch_waits_where_there_is_no_memory_for_a_copy)
+{
+    fetch_large(13 << 20, 1);
 }
 
 Test(engine_exec, a_value_that_cannot_be_copied_is_sent_while_the_session_waits)
 {
-    fetch_large(13 << 20);
+    fetch_large(13 << 20, 0);
 }
 
 Test(engine_exec, random_streams_of_sessions_are_their_own)
