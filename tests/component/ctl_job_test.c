@@ -297,6 +297,61 @@ Test(ctl_job, a_recorded_session_is_printed_and_replays_bit_equal)
     cr_assert_eq(dt_testcluster_stop(tc), 0, "a daemon left something behind");
 }
 
+/* Two virtual devices: a sharded tensor that goes in parts, sums and a product that move, a view
+ * that is written, all read; recorded in `path`. */
+static void record_mesh_program(dt_testcluster_t *tc, const char *path)
+{
+    static float numbers[SIDE * SIDE];
+    const int64_t sizes[] = {SIDE, SIDE};
+    const dt_placement_t rows = {.kind = DT_PLACEMENT_SHARD, .dim = 0};
+    const dt_connect_options_t options = {.struct_size = sizeof options,
+                                          .address = dt_testcluster_controller_socket(tc),
+                                          .record_file = path,
+                                          .vdev_count = 2};
+    dt_session_t *session;
+    dt_mesh_t *mesh = NULL;
+    dt_tensor_t *a = NULL;
+    dt_error_t error;
+    cr_assert_eq(dt_connect(&options, &session, &error), DT_OK, "%s", error.text);
+    cr_assert_eq(dt_mesh_create(session, 1, (const uint32_t[]){2}, NULL, NULL, &mesh, &error),
+                 DT_OK, "%s", error.text);
+    for (size_t i = 0; i < SIDE * SIDE; i++)
+        numbers[i] = (float)(i % 89);
+    const dt_upload_t upload = {.struct_size = sizeof upload,
+                                .dtype = DT_DTYPE_F32,
+                                .ndim = 2,
+                                .sizes = sizes,
+                                .data = numbers,
+                                .mesh = mesh,
+                                .placements = &rows};
+    cr_assert_eq(dt_tensor_upload(session, &upload, &a, &error), DT_OK, "%s", error.text);
+    dt_tensor_t *sum = dt_clienttest_call2(session, "aten::add.Tensor", a, a);
+    dt_tensor_t *product = dt_clienttest_call2(session, "aten::mm", a, sum);
+    const dt_value_t flip[] = {dt_arg_tensor(sum), dt_arg_int(0), dt_arg_int(1)};
+    dt_tensor_t *view = dt_clienttest_call(session, "aten::transpose.int", flip, 3);
+    dt_tensor_free(dt_clienttest_call2(session, "aten::add_.Tensor", view, a));
+    dt_tensor_t *const all[] = {product, sum, view, a};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        dt_clienttest_read(all[i], numbers, sizeof numbers);
+        dt_tensor_free(all[i]);
+    }
+    dt_mesh_free(mesh);
+    dt_clienttest_disconnect(session);
+}
+
+Test(ctl_job, a_recorded_session_on_a_mesh_replays_bit_equal)
+{
+    dt_testcluster_t *tc = dt_testcluster_start(
+        &(dt_testcluster_options_t){.workers = 1, .worker_conf = "Devices=ref:2\nEngines=2\n"});
+    char path[512], line[600];
+    (void)snprintf(path, sizeof path, "%s/mesh.rec", dt_testcluster_dir(tc));
+    record_mesh_program(tc, path);
+    (void)snprintf(line, sizeof line, "diag decode %s", path);
+    check(tc, line, 0, "dtorch::redistribute", "");
+    check(tc, replay_line(tc, path, ""), 0, " results equal; ", "");
+    cr_assert_eq(dt_testcluster_stop(tc), 0, "a daemon left something behind");
+}
+
 Test(ctl_job, a_recording_that_was_cut_is_played_as_far_as_it_is_whole)
 {
     dt_testcluster_t *tc = start_cluster();
