@@ -172,6 +172,29 @@ static void say_whole(dt_sessions_t *sessions, const dt_session_stream_t *stream
     dt_sessions_send(sessions, stream->id, &chunk.base);
 }
 
+/* Of a download whose value the client has confirmed. */
+static void say_over(dt_sessions_t *sessions, const dt_session_link_t *link, uint64_t transfer)
+{
+    Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
+    Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
+    chunk.transfer = transfer;
+    chunk.received = INT64_MAX;
+    down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_CHUNK;
+    down.chunk = &chunk;
+    dt_sessions_send(sessions, link->stream, &down.base);
+}
+
+/* The answer for a value came by another stream than its confirmation, and after it: the node waits
+ * for it, and which one that is nobody knows any more. */
+static void say_over_to_all(dt_sessions_t *sessions, const dt_session_t *session, uint64_t transfer)
+{
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        if (link->stream)
+            say_over(sessions, link, transfer);
+    }
+}
+
 void dt_session_bulk_received(dt_sessions_t *sessions, dt_session_stream_t *stream,
                               const uint8_t *data, size_t size)
 {
@@ -197,22 +220,12 @@ void dt_session_bulk_received(dt_sessions_t *sessions, dt_session_stream_t *stre
         const dt_session_future_t *f = dt_session_future_find(session, chunk.transfer);
         if (f)
             to_link(sessions, session->vdevs[f->vdev].link, data, size);
+        else if (chunk.transfer <= session->last_future)
+            say_over_to_all(sessions, session, chunk.transfer);
     }
 }
 
 /* ---- node to client ---- */
-
-/* Of a download whose value the client has confirmed. */
-static void say_over(dt_sessions_t *sessions, const dt_session_link_t *link, uint64_t transfer)
-{
-    Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
-    Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
-    chunk.transfer = transfer;
-    chunk.received = INT64_MAX;
-    down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_CHUNK;
-    down.chunk = &chunk;
-    dt_sessions_send(sessions, link->stream, &down.base);
-}
 
 static dt_session_stream_t *newest_bulk(const dt_session_t *session)
 {
