@@ -58,7 +58,7 @@ void dt_session_meshes_fini(dt_session_t *session)
 }
 
 /* The body of a DEF_MESH, written again: the record at hand does not keep it. */
-static int keep_mesh(dt_session_t *session, const dt_record_t *record, dt_session_mesh_t *mesh)
+static int keep_mesh(const dt_record_t *record, dt_session_mesh_t *mesh)
 {
     size_t cap = DT_FRAME_HEADER_BYTES + dt_record_bound(record);
     uint8_t *bytes = malloc(cap);
@@ -72,7 +72,6 @@ static int keep_mesh(dt_session_t *session, const dt_record_t *record, dt_sessio
     if (mesh->body)
         memcpy(mesh->body, bytes + DT_FRAME_HEADER_BYTES, mesh->body_bytes);
     free(bytes);
-    session->definition_bytes += mesh->body_bytes;
     return mesh->body ? 0 : DT_FRAME_E_NOMEM;
 }
 
@@ -107,7 +106,9 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
     for (uint32_t i = 0; i < mesh->vdev_count; i++)
         if (mesh->vdevs[i] >= session->vdev_count)
             return DT_FRAME_E_LIMIT;
-    if (session->definition_bytes + dt_record_bound(record) > DT_SESSION_SIG_BYTES)
+    /* A row of devices has ten bytes on the wire, whatever its length: what is kept counts. */
+    uint64_t kept = mesh->vdev_count * sizeof *mesh->vdevs + dt_record_bound(record) + SHAPE_BYTES;
+    if (session->definition_bytes + kept > DT_SESSION_SIG_BYTES)
         return DT_FRAME_E_LIMIT;
     if (!mesh_room(session, mesh->id))
         return DT_FRAME_E_NOMEM;
@@ -115,7 +116,7 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
     if (!vdevs)
         return DT_FRAME_E_NOMEM;
     memcpy(vdevs, mesh->vdevs, mesh->vdev_count * sizeof *vdevs);
-    error = keep_mesh(session, record, &made);
+    error = keep_mesh(record, &made);
     made.shape = shape_of(mesh);
     if (!made.shape)
         error = DT_FRAME_E_NOMEM;
@@ -129,6 +130,7 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
     }
     made.vdevs = vdevs;
     session->meshes[mesh->id] = made;
+    session->definition_bytes += kept;
     return 0;
 }
 
@@ -361,7 +363,7 @@ static dt_status_t check_assemble(const struct check *c)
 static dt_status_t check_row(const struct check *c)
 {
     dt_sessions_t *sessions = c->sessions;
-    const dt_session_mesh_t *mesh = NULL;
+    const dt_session_mesh_t *mesh = NULL, *alike = NULL; /* another number for the same devices */
     bool is_unknown = c->sig->flags & DT_SIGNATURE_DATA_DEPENDENT;
     for (uint32_t i = 0; i < c->sig->input_count + c->sig->output_count; i++) {
         const dt_signature_tensor_t *tensor = i < c->sig->input_count
@@ -369,11 +371,15 @@ static dt_status_t check_row(const struct check *c)
                                                   : &c->sig->outputs[i - c->sig->input_count];
         if (i >= c->sig->input_count && tensor->alias == DT_ALIAS_NONE)
             continue;
+        const dt_session_mesh_t *its = mesh_of(c, tensor);
         if (!mesh)
-            mesh = mesh_of(c, tensor);
-        if (!dt_shard_mesh_equal(&mesh->shard, &mesh_of(c, tensor)->shard))
+            mesh = its;
+        if (its != mesh && its != alike && !dt_shard_mesh_equal(&mesh->shard, &its->shard))
             return refuse(c, "all tensors of an operator must lie on one mesh");
-        if (is_unknown && !dt_layout_is_replicate(&tensor->layout))
+        if (its != mesh)
+            alike = its;
+        if (is_unknown &&
+            (tensor->layout.ndim != mesh->shard.ndim || !dt_layout_is_replicate(&tensor->layout)))
             return refuse(c, "sizes that depend on values are known of Replicate tensors only");
     }
     if (is_unknown)

@@ -225,22 +225,35 @@ static bool is_lost_spot(const struct loss *loss, uint32_t spot)
     return false;
 }
 
+/* Found out once for each place, as there may be a million tensors on a mesh of thousands. */
+static bool *lost_spots(const struct loss *loss)
+{
+    uint32_t count = loss->session->vdev_count + loss->session->spot_count;
+    bool *is_lost = calloc(count, sizeof *is_lost);
+    for (uint32_t spot = 0; is_lost && spot < count; spot++)
+        is_lost[spot] = is_lost_spot(loss, spot);
+    return is_lost;
+}
+
 static void lose_tensors(struct loss *loss)
 {
     dt_session_t *session = loss->session;
     const dt_session_map_t *map = &session->tensors;
+    bool *is_lost = lost_spots(loss);
     for (uint64_t i = 0; map->entries && i <= map->mask; i++) {
         dt_session_storage_t *storage;
         if (map->entries[i].id == 0)
             continue;
         storage = &session->storages[map->entries[i].value];
-        if (!is_lost_spot(loss, storage->spot) || (storage->cause && storage->cause != loss->cause))
+        bool is_gone = is_lost ? is_lost[storage->spot] : is_lost_spot(loss, storage->spot);
+        if (!is_gone || (storage->cause && storage->cause != loss->cause))
             continue;
         storage->cause = loss->cause;
         loss->tensors++;
         if (loss->id_count < DT_SESSION_FAULT_IDS)
             loss->ids[loss->id_count++] = map->entries[i].id;
     }
+    free(is_lost);
 }
 
 static void lose_answers(struct loss *loss)
