@@ -25,15 +25,22 @@ keys=$(echo "$2" | tr ',' ' ')
     # shellcheck disable=SC2086
     "$build/tests/bench/shard" $keys
     shard=$?
+    # shellcheck disable=SC2086
+    "$build/tests/bench/mesh" $keys
+    mesh=$?
     # The PyTorch device, where it is built; its own configuration, so that no cluster of this machine is measured.
     device=3
+    spread=3
     if [ -e "$build/lib/libdtorch_torch.so" ] && [ -x build/venv/bin/python ]; then
         build/venv/bin/python client/python/build_dtorch.py tree build/python "$build"
         # shellcheck disable=SC2086
         env -u DTORCH_ADDRESS -u DTORCH_BIN PYTHONPATH="$PWD/build/python" build/venv/bin/python tests/bench/device.py $keys
         device=$?
+        # shellcheck disable=SC2086
+        env -u DTORCH_ADDRESS -u DTORCH_BIN OMP_NUM_THREADS=1 PYTHONPATH="$PWD/build/python" build/venv/bin/python tests/bench/mesh.py $keys
+        spread=$?
     fi
     # 3: none of the keys is one of its own
-    case $control$stream$fair$collective$shard$device in *[!03]* | 333333) touch build/bench.failed ;; esac
+    case $control$stream$fair$collective$shard$mesh$device$spread in *[!03]* | 33333333) touch build/bench.failed ;; esac
 } | tee build/bench.jsonl
 [ ! -e build/bench.failed ]

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "dtorch/v1/session.pb-c.h"
+#include "shard/layout.h"
 #include "text.h"
 
 #define META_TEXT_SIZE 512
@@ -41,6 +42,17 @@ static const char *meta_text(dt_arena_t *pool, const dt_meta_t *meta)
     char text[META_TEXT_SIZE];
     dt_meta_print(meta, text, sizeof text);
     return dt_ctl_copy(pool, text, strlen(text));
+}
+
+/* Metadata, and the placements of what lies on a mesh: "float32 (4, 3) [Shard(0)]". */
+static const char *placed_text(dt_arena_t *pool, const dt_signature_tensor_t *tensor)
+{
+    char text[META_TEXT_SIZE];
+    const char *meta = meta_text(pool, &tensor->meta);
+    if (tensor->layout.mesh == 0)
+        return meta;
+    dt_layout_print(&tensor->layout, text, sizeof text);
+    return dt_ctl_print(pool, "%s %s", meta, text);
 }
 
 static const char *scalar_text(dt_arena_t *pool, const dt_value_t *value)
@@ -94,7 +106,7 @@ new_operator(dt_arena_t *pool, uint32_t id, const dt_signature_t *sig, const dt_
     line->scalars = dt_ctl_alloc(pool, op ? op->scalar_count + 1u : 1, sizeof(void *));
     for (uint32_t i = 0; i < sig->input_count; i++)
         line->inputs[line->n_inputs++] =
-            new_tensor(pool, op ? op->inputs[i] : 0, meta_text(pool, &sig->inputs[i].meta), "");
+            new_tensor(pool, op ? op->inputs[i] : 0, placed_text(pool, &sig->inputs[i]), "");
     for (uint32_t i = 0; i < sig->output_count; i++) {
         const dt_signature_tensor_t *out = &sig->outputs[i];
         uint64_t tensor = 0;
@@ -103,7 +115,7 @@ new_operator(dt_arena_t *pool, uint32_t id, const dt_signature_t *sig, const dt_
         else if (op && out->alias != DT_ALIAS_NONE)
             tensor = op->outputs[next++];
         line->outputs[line->n_outputs++] =
-            new_tensor(pool, tensor, out->alias == DT_ALIAS_NONE ? "" : meta_text(pool, &out->meta),
+            new_tensor(pool, tensor, out->alias == DT_ALIAS_NONE ? "" : placed_text(pool, out),
                        alias_text(pool, out));
     }
     for (uint32_t i = 0; op && i < op->scalar_count; i++) {

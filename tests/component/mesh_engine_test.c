@@ -20,17 +20,18 @@ typedef struct place {
     dt_testcluster_t *tc;
 } place_t;
 
-static void begin(place_t *place, int workers, const char *devices, unsigned ndim,
-                  const uint32_t *sizes, uint64_t memory_bytes)
+static dt_testcluster_t *start(int workers, const char *devices)
 {
     char conf[128];
-    dt_error_t err;
-    uint32_t vdevs = 1;
     (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\n", devices);
-    place->tc =
-        dt_testcluster_start(&(dt_testcluster_options_t){.workers = workers, .worker_conf = conf});
-    for (unsigned i = 0; i < ndim; i++)
-        vdevs *= sizes[i];
+    return dt_testcluster_start(
+        &(dt_testcluster_options_t){.workers = workers, .worker_conf = conf});
+}
+
+static void join(place_t *place, uint32_t vdevs, unsigned ndim, const uint32_t *sizes,
+                 uint64_t memory_bytes)
+{
+    dt_error_t err;
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .address = dt_testcluster_controller_socket(place->tc),
                                     .vdev_count = vdevs,
@@ -40,6 +41,16 @@ static void begin(place_t *place, int workers, const char *devices, unsigned ndi
                  dt_testcluster_logs(place->tc));
     cr_assert_eq(dt_mesh_create(place->session, ndim, sizes, NULL, NULL, &place->mesh, &err), DT_OK,
                  "%s", err.text);
+}
+
+static void begin(place_t *place, int workers, const char *devices, unsigned ndim,
+                  const uint32_t *sizes, uint64_t memory_bytes)
+{
+    uint32_t vdevs = 1;
+    for (unsigned i = 0; i < ndim; i++)
+        vdevs *= sizes[i];
+    place->tc = start(workers, devices);
+    join(place, vdevs, ndim, sizes, memory_bytes);
 }
 
 static void end(place_t *place)
@@ -239,6 +250,27 @@ Test(mesh_engine, two_engines_with_two_vdevs_each)
 Test(mesh_engine, four_engines)
 {
     run(1, "ref:4", 1, (const uint32_t[]){4});
+}
+
+Test(mesh_engine, eight_devices_on_one)
+{
+    run(1, "ref:8", 2, (const uint32_t[]){2, 4});
+}
+
+/* The program asks for one device, its environment for eight on the one that there is. */
+Test(mesh_engine, eight_devices_that_the_environment_asks_for)
+{
+    static const uint32_t sizes[] = {8};
+    dt_session_info_t info = {.struct_size = sizeof info};
+    place_t place = {.tc = start(1, "ref")};
+    cr_assert_eq(setenv("DTORCH_DTENSOR_IN_SAME_DEVICE", "8", 1), 0);
+    join(&place, 1, 1, sizes, 0);
+    cr_assert_eq(unsetenv("DTORCH_DTENSOR_IN_SAME_DEVICE"), 0);
+    cr_assert_eq(dt_session_info(place.session, &info), DT_OK);
+    cr_expect_eq(info.vdev_count, 8);
+    run_all_layouts(&place);
+    run_large(&place);
+    end(&place);
 }
 
 Test(mesh_engine, simulated_devices_move_no_bytes)
