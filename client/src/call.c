@@ -28,6 +28,7 @@ static dt_status_t check_submit(const dt_session_t *session, uint32_t signature,
 }
 
 /* NOLINTNEXTLINE(readability-function-size): the public interface, nine parameters */
+/* NOLINTNEXTLINE(readability-function-size): the public interface, nine parameters */
 dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t *inputs,
                       uint32_t input_count, const dt_value_t *scalars, uint32_t scalar_count,
                       uint64_t *ret_outputs, uint32_t output_count, dt_error_t *err)
@@ -327,8 +328,9 @@ dt_status_t dt_call(dt_session_t *session, const char *name, const dt_value_t *a
     dt_error_t err;
     if (dt_client_lock(session, &err) != DT_OK)
         return dt_client_failure_from(failure, &err);
+    session->sends_itself = true;
     dt_status_t status = call_locked(session, &question, ret_outputs, &count, failure);
-    pthread_mutex_unlock(&session->lock);
+    dt_client_unlock_sent(session);
     if (status == DT_OK && ret_count)
         *ret_count = count;
     return status;

@@ -455,6 +455,7 @@ struct dt_session {
     uint32_t waiter_count; /* threads in dt_client_wait() */
     uint32_t answer_waits; /* of them those in dt_client_await() */
     bool may_defer;        /* who holds the lock is about to wait: a kick may be left to that */
+    bool sends_itself;     /* likewise, to the end of its call: dt_client_unlock_sent() */
     bool must_kick;        /* it was left */
     uint32_t generation;   /* of the process: fork() makes it old */
     uint32_t users;        /* tensors and futures, and 1 until dt_disconnect() */
@@ -547,6 +548,9 @@ static inline bool dt_client_is_forked(const dt_session_t *session)
 dt_status_t dt_client_forked(dt_error_t *err);
 /* Take the lock of a session that can be used. Errors: STOPPED, LOST, ...; then it is not held. */
 dt_status_t dt_client_lock(dt_session_t *session, dt_error_t *err);
+/* Give the lock back. Frames that were closed since sends_itself was set are sent: by this thread,
+ * if the I/O thread has stepped aside, else it is woken. */
+void dt_client_unlock_sent(dt_session_t *session);
 /* One tensor or future less; frees an ended session with the last one. Lock held; releases it. */
 void dt_client_unuse_unlock(dt_session_t *session);
 /* Tell all who wait that something has changed. Lock held. */

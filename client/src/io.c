@@ -468,7 +468,7 @@ static void on_lent(void *arg)
 
 void dt_client_io_kick(dt_session_t *session)
 {
-    if (session->may_defer)
+    if (session->may_defer || session->sends_itself)
         session->must_kick = true;
     else if (session->wake)
         dt_rpc_wake(session->wake);

@@ -49,6 +49,25 @@ dt_status_t dt_client_lock(dt_session_t *session, dt_error_t *err)
     return status;
 }
 
+void dt_client_unlock_sent(dt_session_t *session)
+{
+    bool must_pump = session->must_kick;
+    session->must_kick = session->sends_itself = false;
+    bool is_leader = must_pump && session->wake && session->state == DT_CLIENT_LIVE &&
+                     !session->should_end && dt_rpc_lead(session->io.rpc);
+    if (must_pump && !is_leader)
+        dt_client_io_kick(session);
+    pthread_mutex_unlock(&session->lock);
+    if (is_leader) {
+        dt_client_io_woken(session);
+        pthread_mutex_lock(&session->lock);
+        dt_rpc_leave_sent(session->io.rpc);
+        if (session->waiter_count > 0) /* one of them would have led */
+            pthread_cond_broadcast(&session->changed);
+        pthread_mutex_unlock(&session->lock);
+    }
+}
+
 int64_t dt_client_deadline(int64_t timeout_ms)
 {
     int64_t ns;
@@ -92,7 +111,7 @@ static bool wait_changed(dt_session_t *session, int64_t deadline_ns, bool is_for
     bool must_pump = session->must_kick;
     bool is_leader = is_for_answer && session->wake && session->state == DT_CLIENT_LIVE &&
                      !session->should_end && dt_rpc_lead(session->io.rpc);
-    session->must_kick = false;
+    session->must_kick = session->sends_itself = false;
     session->releases++;
     session->waiter_count++;
     session->answer_waits += is_for_answer;

@@ -117,8 +117,8 @@ static dt_status_t ended(const dt_session_t *session, dt_error_t *err)
 }
 
 /* How long the frame that is opened now stays open for more. A program that has waited for nothing
- * for a while would gain little by being a little ahead: it may hold back as long as it has been
- * busy. What is executed to the last byte has to be given something soon. */
+ * for a while would gain little by being a little ahead: it may hold back twice as long as it has
+ * been busy. What is executed to the last byte has to be given something soon. */
 static void set_hold(dt_session_t *session)
 {
     const dt_client_settings_t *settings = &session->settings;
@@ -127,9 +127,8 @@ static void set_hold(dt_session_t *session)
     if (is_idle || session->has_awaited)
         session->busy_since_ns = session->open_ns;
     session->has_awaited = false;
-    session->hold_ns = session->open_ns - session->busy_since_ns;
-    if (session->hold_ns > settings->linger_max_ns)
-        session->hold_ns = settings->linger_max_ns;
+    int64_t run_ns = session->open_ns - session->busy_since_ns;
+    session->hold_ns = run_ns < settings->linger_max_ns / 2 ? 2 * run_ns : settings->linger_max_ns;
     if (session->hold_ns < settings->linger_ns)
         session->hold_ns = settings->linger_ns;
 }

@@ -94,11 +94,11 @@
 #define DT_SESSION_KEY_BYTES    16u
 #define DT_SESSION_HASH_BYTES   32u
 #define DT_SESSION_VDEVS_MAX    4096u
-#define DT_SESSION_NODES_MAX    256u        /* of one session */
-#define DT_SESSION_ACK_BYTES    (64u << 10) /* an Ack goes out when this much was accepted */
-#define DT_SESSION_ACK_NS       INT64_C(1000000)
-#define DT_SESSION_SIG_BYTES    (64u << 20) /* definitions kept for nodes that join late */
-#define DT_SESSION_FUTURES_MAX  262144u     /* fetches that are not confirmed */
+#define DT_SESSION_NODES_MAX    256u             /* of one session */
+#define DT_SESSION_ACK_BYTES    (64u << 10)      /* an Ack goes out when this much was accepted */
+#define DT_SESSION_ACK_NS       INT64_C(4000000) /* or so long after what it is about */
+#define DT_SESSION_SIG_BYTES    (64u << 20)      /* definitions kept for nodes that join late */
+#define DT_SESSION_FUTURES_MAX  262144u          /* fetches that are not confirmed */
 #define DT_SESSION_QUERIES_MAX  1024u
 #define DT_SESSION_QUERY_BYTES  (4u << 20) /* of all unanswered ones */
 #define DT_SESSION_ERRORS_MAX   256u       /* kept for people */

@@ -70,6 +70,9 @@ void dt_rpc_catch_up(dt_rpc_t *rpc);
 void dt_rpc_turn(dt_rpc_t *rpc, int64_t deadline_ns);
 /* `is_over`: the state thread shall take over at once. */
 void dt_rpc_leave(dt_rpc_t *rpc, bool is_over);
+/* The same of one who has sent and not turned: the state thread comes back as early as without it.
+ */
+void dt_rpc_leave_sent(dt_rpc_t *rpc);
 
 /* End. Every server must have been stopped and every stream and unary have ended; wakes freed.
  * Errors: INTERNAL if something is still open (nothing was freed). NULL is fine. Blocking: for

@@ -361,17 +361,28 @@ bool dt_rpc_lead(dt_rpc_t *rpc)
     return is_mine;
 }
 
-void dt_rpc_leave(dt_rpc_t *rpc, bool is_over)
+static void leave(dt_rpc_t *rpc, bool is_over, bool has_turned)
 {
     pthread_mutex_lock(&rpc->lead_lock);
     rpc->is_led = false;
-    rpc->left_ns = dt_loop_now_ns();
+    if (has_turned)
+        rpc->left_ns = dt_loop_now_ns();
     if (is_over || rpc->should_stop ||
         atomic_load(&rpc->posted_count) != atomic_load(&rpc->handled_count))
         rpc->is_recalled = true;
     if (rpc->is_recalled || rpc->waits_for_end)
         pthread_cond_signal(&rpc->lead_changed);
     pthread_mutex_unlock(&rpc->lead_lock);
+}
+
+void dt_rpc_leave(dt_rpc_t *rpc, bool is_over)
+{
+    leave(rpc, is_over, true);
+}
+
+void dt_rpc_leave_sent(dt_rpc_t *rpc)
+{
+    leave(rpc, false, false);
 }
 
 /* A wake was posted: somebody must be there to take it. */

@@ -361,7 +361,7 @@ typedef struct dt_connect_options {
     const char *private_devices; /* Devices= of a private cluster's worker; NULL: all */
     int64_t connect_timeout_ms;  /* 0 = 10 s; 60 s for a private cluster */
     uint32_t linger_us; /* how long a record may wait for more to go with it, if nobody waits for
-                           it; 0 = 50 us, and in a long run of operators as long as that has
+                           it; 0 = 50 us, and in a long run of operators twice as long as it
                            lasted, up to 1 ms */
     const char *record_file; /* write the session to this file (dtorchctl diag decode prints it):
                                 operators, uploaded bytes, results; NULL: Record= of client.conf or
