@@ -17,6 +17,9 @@
 #define CLIENT_PID   1u
 #define CONTROL_PID  2u
 #define NODE_PID     10u
+#define MOVES_TID    10000u /* + vdev: what it moved; its operators are under its number alone */
+#define VDEVS_MAX    4096u
+#define SAME_NS      INT64_C(1000000000)
 #define FRAMES_TID   1u
 #define ACKS_TID     2u
 #define RANGES_DEPTH 64u
@@ -50,7 +53,10 @@ typedef struct timeline {
     const Dtorch__V1__TraceName **names; /* (name_cap) by signature */
     uint32_t name_cap;
     uint32_t range_depth;
-    int64_t last_ns; /* of the program's lane */
+    int64_t client_offset_ns; /* the program's clock + this is the controller's */
+    int64_t last_ns;          /* of the program's lane */
+    bool has_client_clock;
+    bool is_moving[VDEVS_MAX]; /* its lane of moves has a name */
     bool has_event;
 } timeline_t;
 
@@ -144,6 +150,34 @@ static void settle_clocks(timeline_t *t)
     }
 }
 
+/* The program's clock is behind each arrival of what it wrote. Where that is less than a second it
+ * is one host's clock, most likely; else the quickest frame is taken to have needed no time. */
+static void settle_client(timeline_t *t)
+{
+    int64_t least_ns = INT64_MAX;
+    for (size_t i = 0; i < t->batch_count; i++) {
+        const Dtorch__V1__TraceBatch *trace = t->batches[i]->trace;
+        for (size_t k = 0; !*t->batches[i]->node && k < trace->n_events; k++) {
+            const Dtorch__V1__TraceEvent *event = trace->events[k];
+            if (event->client_ns && event->begin_ns - event->client_ns < least_ns)
+                least_ns = event->begin_ns - event->client_ns;
+        }
+    }
+    t->has_client_clock = least_ns != INT64_MAX;
+    bool is_same = least_ns > -SAME_NS && least_ns < SAME_NS;
+    t->client_offset_ns = !t->has_client_clock || is_same ? 0 : least_ns;
+}
+
+/* When the program did it; in its lane time does not go back. */
+static int64_t client_time(timeline_t *t, const Dtorch__V1__TraceEvent *event)
+{
+    int64_t ns = event->client_ns ? event->client_ns + t->client_offset_ns : event->begin_ns;
+    if (t->last_ns && ns < t->last_ns)
+        ns = t->last_ns;
+    t->last_ns = ns;
+    return ns;
+}
+
 /* ---- writing ---- */
 
 /* The fields that all events have; more and the closing brace are the caller's. */
@@ -175,7 +209,7 @@ static void name_lanes(timeline_t *t)
 {
     dt_arena_t *pool = &t->ctl->pool;
     name_lane(t, "process_name", CLIENT_PID, 0, dt_ctl_print(pool, "client %s", t->job->program));
-    name_lane(t, "thread_name", CLIENT_PID, FRAMES_TID, "ranges and steps, as they arrive");
+    name_lane(t, "thread_name", CLIENT_PID, FRAMES_TID, "ranges and steps");
     name_lane(t, "process_name", CONTROL_PID, 0, "controller");
     name_lane(t, "thread_name", CONTROL_PID, FRAMES_TID, "frames");
     name_lane(t, "thread_name", CONTROL_PID, ACKS_TID, "acknowledgements");
@@ -228,11 +262,18 @@ static void put_operator(timeline_t *t, const lane_t *lane, engine_stream_t *str
 {
     const Dtorch__V1__TraceName *name =
         event->signature < t->name_cap ? t->names[event->signature] : NULL;
+    bool is_move = name && strcmp(name->operator_name, "dtorch::redistribute") == 0;
+    uint32_t pid = NODE_PID + (uint32_t)(lane - t->lanes);
     if (*event->text)
         stream->source = event->text;
-    event_head(t, 'X', name ? name->operator_name : "operator",
-               NODE_PID + (uint32_t)(lane - t->lanes), event->vdev);
-    (void)fputs(",\"cat\":\"operator\"", t->file);
+    if (is_move && event->vdev < VDEVS_MAX && !t->is_moving[event->vdev]) {
+        t->is_moving[event->vdev] = true;
+        name_lane(t, "thread_name", pid, MOVES_TID + event->vdev,
+                  dt_ctl_print(&t->ctl->pool, "vdev %" PRIu32 ", communication", event->vdev));
+    }
+    event_head(t, 'X', name ? name->operator_name : "operator", pid,
+               is_move ? MOVES_TID + event->vdev : event->vdev);
+    (void)fprintf(t->file, ",\"cat\":\"%s\"", is_move ? "communication" : "operator");
     put_time(t, "ts", event->begin_ns + lane->offset_ns - t->begun_ns);
     put_time(t, "dur", event->duration_ns);
     (void)fprintf(t->file, ",\"args\":{\"record\":%" PRIu64, event->sequence);
@@ -266,7 +307,7 @@ static void put_range(timeline_t *t, const Dtorch__V1__TraceEvent *event)
         return;
     t->range_depth += is_begin ? 1 : -1u;
     event_head(t, is_begin ? 'B' : 'E', is_begin ? event->text : "", CLIENT_PID, FRAMES_TID);
-    put_time(t, "ts", event->begin_ns - t->begun_ns);
+    put_time(t, "ts", client_time(t, event) - t->begun_ns);
     (void)fprintf(t->file, ",\"cat\":\"range\",\"args\":{\"record\":%" PRIu64 "}}",
                   event->sequence);
 }
@@ -276,13 +317,12 @@ static void put_instant(timeline_t *t, const Dtorch__V1__TraceEvent *event)
     bool is_step = event->kind == DTORCH__V1__TRACE_EVENT__KIND__STEP;
     const char *name = is_step ? dt_ctl_print(&t->ctl->pool, "step %" PRIu64, event->count) : "ack";
     event_head(t, 'i', name, is_step ? CLIENT_PID : CONTROL_PID, is_step ? FRAMES_TID : ACKS_TID);
-    put_time(t, "ts", event->begin_ns - t->begun_ns);
+    put_time(t, "ts", (is_step ? client_time(t, event) : event->begin_ns) - t->begun_ns);
     (void)fprintf(t->file, ",\"s\":\"t\",\"args\":{\"record\":%" PRIu64 "}}", event->sequence);
 }
 
 static void put_own(timeline_t *t, const Dtorch__V1__TraceEvent *event)
 {
-    t->last_ns = event->begin_ns;
     switch (event->kind) {
     case DTORCH__V1__TRACE_EVENT__KIND__FRAME:
         put_frame(t, event);
@@ -336,7 +376,9 @@ static void put_notes(timeline_t *t)
                   ",\"dropped_events\":%" PRIu64 ",\"dropped_batches\":%" PRIu64 ",\"program\":",
                   t->job->id, t->dropped_events, t->dropped_batches);
     dt_ctl_json_text(t->file, t->job->program);
-    (void)fputs(",\"client_times\":\"of arrival at the controller\",\"clocks\":[", t->file);
+    (void)fprintf(t->file, ",\"client_times\":\"%s\",\"client_offset_ns\":%" PRId64 ",\"clocks\":[",
+                  t->has_client_clock ? "of the program" : "of arrival at the controller",
+                  t->client_offset_ns);
     for (uint32_t i = 0; i < t->lane_count; i++) {
         const lane_t *lane = &t->lanes[i];
         (void)fprintf(t->file, "%s{\"offset_ns\":%" PRId64 ",\"error_ns\":%" PRId64 ",\"node\":",
@@ -380,6 +422,7 @@ int dt_ctl_job_timeline(dt_ctl_t *ctl)
     if (code != DT_CTL_EXIT_OK)
         return code;
     settle_clocks(t);
+    settle_client(t);
     count_dropped(t);
     write_all(t);
     if (t->dropped_events + t->dropped_batches > 0)

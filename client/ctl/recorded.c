@@ -242,6 +242,10 @@ static char *note_text(dt_arena_t *pool, const dt_record_t *r)
                    r->note.what < sizeof marks / sizeof marks[0];
     switch (r->kind) {
     case DT_RECORD_MARK:
+        if (is_mark && (r->note.what == DT_MARK_RANGE_BEGIN || r->note.what == DT_MARK_RANGE_END))
+            return dt_ctl_print(pool, "%s%s%.*s", marks[r->note.what],
+                                r->note.text_bytes ? " " : "", (int)r->note.text_bytes,
+                                r->note.text);
         if (is_mark)
             return dt_ctl_print(pool, "%s %" PRIu64 "%s%.*s", marks[r->note.what], r->note.value,
                                 r->note.text_bytes ? " " : "", (int)r->note.text_bytes,

@@ -386,10 +386,11 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      "GetTimeline",
      "viewer",
      "Trace a job for some seconds (1, at most 60) and write a Chrome trace: Perfetto opens it",
-     "Lanes: the program's ranges and steps as its stream arrives, the controller's frames and "
-     "acknowledgements, and each virtual device's operators with the times of their execution. "
-     "Clocks of nodes are brought to the controller's; otherData says how exactly, and what was "
-     "dropped. A job that is not traced pays nothing.",
+     "Lanes: the program's ranges and steps, the controller's frames and acknowledgements, and for "
+     "each virtual device its operators with the times of their execution and what it moved from "
+     "and to others. The clocks of nodes and program are brought to the controller's: a node's by "
+     "the limits that its answers set, the program's by the quickest of its frames; otherData says "
+     "how exactly, and what was dropped. A job that is not traced pays nothing.",
      {"job timeline 12 >trace.json", "job timeline 12 5 >trace.json"},
      dt_ctl_job_timeline},
     {"job",

@@ -1,7 +1,10 @@
 /* Notes in the stream: steps, ranges, places of the program, seeds, options. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/strings.h"
 #include "client.h"
@@ -32,6 +35,11 @@ static dt_status_t lock_and_note(dt_session_t *session, uint8_t kind, uint64_t w
     return status;
 }
 
+static int64_t now_ns(void)
+{
+    return dt_clock_mono_ns(dt_clock_system());
+}
+
 static dt_status_t check_text(const char *text, size_t max, dt_error_t *err)
 {
     size_t len = text ? strlen(text) : 0;
@@ -41,20 +49,26 @@ static dt_status_t check_text(const char *text, size_t max, dt_error_t *err)
     return DT_OK;
 }
 
+/* Steps and ranges carry the program's clock: a timeline shows when they were, not when their frame
+ * arrived. */
 dt_status_t dt_mark_step(dt_session_t *session, uint64_t step, dt_error_t *err)
 {
-    return lock_and_note(session, DT_RECORD_MARK, DT_MARK_STEP, step, 0, "", err);
+    char now[24];
+    (void)snprintf(now, sizeof now, "%" PRId64, now_ns());
+    return lock_and_note(session, DT_RECORD_MARK, DT_MARK_STEP, step, 0, now, err);
 }
 
 dt_status_t dt_range_begin(dt_session_t *session, const char *name, dt_error_t *err)
 {
     DT_TRY(check_text(name, RANGE_MAX, err));
-    return lock_and_note(session, DT_RECORD_MARK, DT_MARK_RANGE_BEGIN, 0, 0, name, err);
+    return lock_and_note(session, DT_RECORD_MARK, DT_MARK_RANGE_BEGIN, (uint64_t)now_ns(), 0, name,
+                         err);
 }
 
 dt_status_t dt_range_end(dt_session_t *session, dt_error_t *err)
 {
-    return lock_and_note(session, DT_RECORD_MARK, DT_MARK_RANGE_END, 0, 0, "", err);
+    return lock_and_note(session, DT_RECORD_MARK, DT_MARK_RANGE_END, (uint64_t)now_ns(), 0, "",
+                         err);
 }
 
 dt_status_t dt_seed(dt_session_t *session, uint32_t stream, uint64_t seed, uint64_t offset,

@@ -487,9 +487,12 @@ static void redistribute_end(dt_exec_session_t *session, dt_exec_plan_t *plan)
     session->moving = NULL;
     session->move_cause = NULL;
     count_run(session, plan, bytes);
-    if (session->trace)
+    for (uint32_t i = 0; session->trace && i < move->own_count; i++) {
+        plan->vdev = move->owns[i].vdev;
         dt_exec_trace_op(session, plan, dt_exec_now(session->exec) - move->begin_ns,
                          cause || status != DT_OK);
+    }
+    plan->vdev = vdev;
     if (!cause && status == DT_OK)
         status = take_targets(session, plan, &vdev, &err);
     if (!cause && status != DT_OK) {

@@ -362,11 +362,27 @@ static int apply_refused(struct apply *a)
     return has_output ? put_fresh(a, output, 0, cause) : 0;
 }
 
+/* A step tells its time in decimal, as its value is its number. */
+static uint64_t time_of(const dt_record_t *record)
+{
+    uint64_t ns = 0;
+    if (record->note.what != DT_MARK_STEP)
+        return record->note.value;
+    if (record->note.text_bytes > 18)
+        return 0;
+    for (uint32_t i = 0; i < record->note.text_bytes; i++) {
+        if (record->note.text[i] < '0' || record->note.text[i] > '9')
+            return 0;
+        ns = ns * 10 + (uint64_t)(record->note.text[i] - '0');
+    }
+    return ns;
+}
+
 static void trace_mark(struct apply *a, const char *text)
 {
     if (a->session->trace)
         dt_session_trace_mark(a->sessions, a->session, a->record->note.what, a->record->sequence,
-                              text);
+                              time_of(a->record), text);
 }
 
 static void apply_mark(struct apply *a)

@@ -618,8 +618,9 @@ void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionSta
 void dt_session_trace_frame(dt_sessions_t *sessions, dt_session_t *session, uint64_t first,
                             size_t size);
 void dt_session_trace_ack(dt_sessions_t *sessions, dt_session_t *session);
+/* `client_ns`: of the program's clock; 0: not told, or nonsense. */
 void dt_session_trace_mark(dt_sessions_t *sessions, dt_session_t *session, unsigned what,
-                           uint64_t sequence, const char *text);
+                           uint64_t sequence, uint64_t client_ns, const char *text);
 void dt_session_trace_take(dt_sessions_t *sessions, dt_session_link_t *link,
                            Dtorch__V1__TraceBatch *batch);
 void dt_session_trace_ended(dt_session_t *session);

@@ -20,7 +20,7 @@
 typedef struct own_event {
     Dtorch__V1__TraceEvent__Kind kind;
     uint64_t sequence, count, size_bytes;
-    int64_t begin_ns, duration_ns;
+    int64_t begin_ns, duration_ns, client_ns;
     char text[128];
 } own_event_t;
 
@@ -113,6 +113,7 @@ static void own_flush(struct dt_session_trace *trace, int64_t now_ns)
         events[i].size_bytes = from->size_bytes;
         events[i].begin_ns = from->begin_ns;
         events[i].duration_ns = from->duration_ns;
+        events[i].client_ns = from->client_ns;
         events[i].text = DT_SESSION_TEXT(from->text);
         at[i] = &events[i];
     }
@@ -159,7 +160,7 @@ void dt_session_trace_ack(dt_sessions_t *sessions, dt_session_t *session)
 }
 
 void dt_session_trace_mark(dt_sessions_t *sessions, dt_session_t *session, unsigned what,
-                           uint64_t sequence, const char *text)
+                           uint64_t sequence, uint64_t client_ns, const char *text)
 {
     bool is_step = what == DT_MARK_STEP;
     own_event_t *event =
@@ -169,6 +170,7 @@ void dt_session_trace_mark(dt_sessions_t *sessions, dt_session_t *session, unsig
                                               : DTORCH__V1__TRACE_EVENT__KIND__RANGE_END);
     event->sequence = sequence;
     event->count = is_step ? session->step : 0;
+    event->client_ns = client_ns <= INT64_MAX ? (int64_t)client_ns : 0;
     if (text)
         dt_wire_text_copy(event->text, sizeof event->text, text);
 }
@@ -258,7 +260,7 @@ static dt_status_t begin(dt_sessions_t *sessions, uint64_t job, uint32_t duratio
     sessions->trace_count++;
     session->trace = trace;
     for (uint32_t i = 0; i < session->range_depth && i < DT_SESSION_RANGES_MAX; i++)
-        dt_session_trace_mark(sessions, session, DT_MARK_RANGE_BEGIN, 0, session->ranges[i]);
+        dt_session_trace_mark(sessions, session, DT_MARK_RANGE_BEGIN, 0, 0, session->ranges[i]);
     ask_nodes(sessions, session, duration_ms);
     return DT_OK;
 }

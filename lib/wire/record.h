@@ -93,9 +93,11 @@ typedef enum dt_option {
 
 /* What a MARK says. */
 typedef enum dt_mark {
-    DT_MARK_STEP = 1,        /* a step of the program ended; value: its number */
-    DT_MARK_RANGE_BEGIN = 2, /* text: its name */
-    DT_MARK_RANGE_END = 3,
+    DT_MARK_STEP = 1,        /* a step of the program ended; value: its number; text: when, as value
+                                of the next two, in decimal; may be empty */
+    DT_MARK_RANGE_BEGIN = 2, /* text: its name; value: when, ns of the program's monotonic clock,
+                                0: not told */
+    DT_MARK_RANGE_END = 3,   /* value: likewise */
     DT_MARK_SNAPSHOT = 4,
     DT_MARK_SOURCE = 5, /* operators that follow come from here; value: number of the place; text:
                            "train.py:57 in loss" when the number is new, else empty */

@@ -255,7 +255,8 @@ static const dt_validate_row_t trace_event_rows[] = {ENUM(kind),
                                                      FREE(failed),
                                                      FREE(count),
                                                      FREE(size_bytes),
-                                                     INT(vdev, 0, 4095)};
+                                                     INT(vdev, 0, 4095),
+                                                     INT(client_ns, 0, INT64_MAX)};
 static const dt_validate_row_t list_tensors_rows[] = {INT(limit, 1, 10000)};
 static const dt_validate_row_t tensor_info_rows[] = {
     FREE(id),

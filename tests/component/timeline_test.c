@@ -289,6 +289,91 @@ Test(timeline, it_has_the_operators_ranges_and_steps_of_a_running_program)
     cr_assert_eq(dt_testcluster_stop(tracer.tc), 0);
 }
 
+/* A range that the program has waited in holds what its devices did for it. */
+static size_t count_within(const event_t *events, size_t count, unsigned tid, const char *name)
+{
+    double begin_us = -1;
+    size_t within = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (events[i].pid == 1 && events[i].phase == 'B')
+            begin_us = events[i].begin_us;
+        if (events[i].pid != 1 || events[i].phase != 'E' || begin_us < 0)
+            continue;
+        for (size_t k = 0; k < count; k++)
+            within += events[k].phase == 'X' && events[k].pid >= 10 && events[k].tid == tid &&
+                      strcmp(events[k].name, name) == 0 && events[k].begin_us >= begin_us &&
+                      events[k].end_us <= events[i].begin_us;
+        begin_us = -1;
+    }
+    return within;
+}
+
+static void move_once(dt_session_t *session, const dt_mesh_t *mesh, dt_tensor_t *sharded)
+{
+    const dt_placement_t whole = {.kind = DT_PLACEMENT_REPLICATE};
+    dt_tensor_t *made = NULL;
+    float is[4];
+    cr_assert_eq(dt_range_begin(session, "move", NULL), DT_OK);
+    cr_assert_eq(dt_redistribute(sharded, mesh, &whole, &made, NULL), DT_OK);
+    dt_clienttest_read(made, is, sizeof is);
+    dt_tensor_free(made);
+    cr_assert_eq(dt_range_end(session, NULL), DT_OK);
+}
+
+Test(timeline, each_device_has_a_lane_of_what_it_moved_on_the_clock_of_the_program)
+{
+    static const uint32_t sizes[] = {2};
+    static const int64_t shape[] = {4};
+    static const float data[] = {1, 2, 3, 4};
+    const dt_placement_t placement = {.kind = DT_PLACEMENT_SHARD};
+    struct tracer tracer = {.is_done = false};
+    dt_session_info_t info = {.struct_size = sizeof info};
+    pthread_t thread;
+    dt_session_t *session = NULL;
+    dt_tensor_t *sharded = NULL;
+    dt_mesh_t *mesh = NULL;
+    tracer.tc = dt_testcluster_start(
+        &(dt_testcluster_options_t){.workers = 1, .worker_conf = "Devices=ref:2\nEngines=1\n"});
+    dt_connect_options_t options = {.struct_size = sizeof options,
+                                    .address = dt_testcluster_controller_socket(tracer.tc),
+                                    .vdev_count = 2,
+                                    .program = "timeline"};
+    cr_assert_eq(dt_connect(&options, &session, NULL), DT_OK);
+    cr_assert_eq(dt_mesh_create(session, 1, sizes, NULL, NULL, &mesh, NULL), DT_OK);
+    const dt_upload_t upload = {.struct_size = sizeof upload,
+                                .dtype = DT_DTYPE_F32,
+                                .ndim = 1,
+                                .sizes = shape,
+                                .data = data,
+                                .mesh = mesh,
+                                .placements = &placement};
+    cr_assert_eq(dt_tensor_upload(session, &upload, &sharded, NULL), DT_OK);
+    move_once(session, mesh, sharded);
+    cr_assert_eq(dt_session_info(session, &info), DT_OK);
+    (void)snprintf(tracer.job, sizeof tracer.job, "%lu", (unsigned long)info.session);
+    cr_assert_eq(pthread_create(&thread, NULL, trace, &tracer), 0);
+    while (!atomic_load(&tracer.is_done))
+        move_once(session, mesh, sharded);
+    (void)pthread_join(thread, NULL);
+    cr_assert_eq(tracer.said.code, 0, "%s%s", tracer.said.err, dt_testcluster_logs(tracer.tc));
+    const char *end = json_value(tracer.said.out, 0);
+    cr_assert(end && *json_space(end) == '\0', "no JSON: %.200s", end ? end : tracer.said.out);
+    event_t *events = calloc(EVENTS_MAX, sizeof *events);
+    size_t count = read_events(tracer.said.out, events);
+    for (unsigned vdev = 0; vdev < 2; vdev++)
+        cr_assert(count_within(events, count, 10000 + vdev, "dtorch::redistribute") > 0,
+                  "no move of vdev %u within a range of the program:\n%.4000s", vdev,
+                  tracer.said.out);
+    cr_assert_not_null(strstr(tracer.said.out, "\"name\":\"vdev 1, communication\""));
+    cr_assert_not_null(strstr(tracer.said.out, "\"client_times\":\"of the program\""));
+    free(events);
+    dt_testrun_fini(&tracer.said);
+    dt_tensor_free(sharded);
+    dt_mesh_free(mesh);
+    dt_clienttest_disconnect(session);
+    cr_assert_eq(dt_testcluster_stop(tracer.tc), 0);
+}
+
 Test(timeline, a_job_that_is_not_there_is_told)
 {
     dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 0});
