@@ -324,7 +324,7 @@ static bool session_turn(dt_exec_session_t *session, int64_t least_ns)
     bool can_go_on = may_run ? was_busy && !session->is_waiting && !session->is_blocked
                              : session->has_frame || session->has_record;
     bool was_sent = dt_exec_bulk_write(session);
-    tell(session, may_run && (!was_busy || !session->has_record));
+    tell(session, may_run && (!was_busy || (!session->has_record && !session->has_frame)));
     dt_exec_kick(session);
     atomic_store_explicit(&session->memory.channel->running, 0, memory_order_relaxed);
     dt_exec_memory_use(NULL);

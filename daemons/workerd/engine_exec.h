@@ -34,7 +34,7 @@
 #define DT_EXEC_SAVED_NS      INT64_C(100000000) /* what an idle session may catch up with */
 #define DT_EXEC_SESSIONS_MAX  256u
 #define DT_EXEC_REPORT_BYTES  (64u << 10)
-#define DT_EXEC_REPORT_NS     INT64_C(1000000)
+#define DT_EXEC_REPORT_NS     INT64_C(4000000) /* a frame goes back when all of it is over */
 #define DT_EXEC_STATS_NS      INT64_C(1000000000)
 #define DT_EXEC_TRIM_NS       INT64_C(2000000000) /* of idleness, then dirty pages go back */
 #define DT_EXEC_EARLY_MAX     (16u << 20)         /* bytes that came before their UPLOAD */
