@@ -110,6 +110,19 @@ def a_mesh_is_checked() -> None:
     raises(ValueError, dtorch.init_device_mesh, "cuda", (2, 0))
 
 
+def a_session_that_has_begun_keeps_its_number_of_devices() -> None:
+    torch.zeros(1, device="dtorch")
+    count = torch.dtorch.device_count()  # type: ignore[attr-defined]
+    for call in (lambda: DeviceMesh("cuda", [0, count]), lambda: torch.dtorch.set_device(count),  # type: ignore[attr-defined]
+                 lambda: dtorch.configure(devices=count + 1)):
+        try:
+            call()
+        except dtorch.errors.BegunError as error:
+            assert "begun" in str(error) or f"configure(devices={count + 1})" in str(error), error
+        else:
+            raise AssertionError("a session grew")
+
+
 def plans_say_where() -> None:
     class Config:
         num_attention_heads, num_key_value_heads, hidden_size = 9, 3, 576
@@ -655,7 +668,8 @@ def a_state_dict_loads_whole() -> None:
 
 CHECKS = [
     placements_are_pytorch_s, placements_are_checked, a_mesh_has_a_shape_and_names, a_mesh_is_checked, plans_say_where,
-    the_first_example_runs, values_go_in_and_come_out, parts_are_reshaped, integers_do_not_wrap, layouts_change,
+    the_first_example_runs, a_session_that_has_begun_keeps_its_number_of_devices, values_go_in_and_come_out,
+    parts_are_reshaped, integers_do_not_wrap, layouts_change,
     every_layout_is_the_global_value, plain_tensors_meet_them,
     factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
     gradients_go_through_views, redistribute_has_a_gradient, operators_that_depend_on_values, copies_keep_the_layout,

@@ -40,7 +40,9 @@ def _index(which: Any, optional: bool = True) -> int:
     if index < 0:
         return _start.library().current()
     if index >= device_count():
-        raise errors.Error(f"there is no dtorch:{index}: {device_count()} devices (dtorch.configure(devices=...))")
+        kind = errors.BegunError if is_initialized() else errors.Error
+        raise kind(f"there is no dtorch:{index}: the session has {device_count()} devices; say "
+                   f"dtorch.configure(devices={index + 1}) before the device is used first")
     return index
 
 

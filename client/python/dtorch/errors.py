@@ -11,7 +11,7 @@ import torch
 
 from dtorch import _native
 
-__all__ = ["DeniedError", "Error", "ForkedError", "LostError", "MetadataError", "OperatorError", "OperatorIndexError",
+__all__ = ["BegunError", "DeniedError", "Error", "ForkedError", "LostError", "MetadataError", "OperatorError", "OperatorIndexError",
            "OperatorLinAlgError", "OperatorNotImplementedError", "OperatorOutOfMemoryError", "OperatorTypeError",
            "OperatorValueError", "UnreachableError", "WaitTimeout"]
 
@@ -81,6 +81,11 @@ class MetadataError(OperatorError):
     """An operator's result has another shape, type or stride than was foreseen: a fault of DTorch, please report it."""
 
 
+class BegunError(Error):
+    """What can be said only before the device is first used, as how many devices there are: the text says where. A session that
+    has begun keeps its number of devices; after dtorch.disconnect() another one may have more."""
+
+
 class LostError(Error):
     """The cluster has lost what this needs: a node, an engine, or the whole session. The session goes on unless all is lost."""
 
@@ -110,7 +115,7 @@ KINDS: dict[str, type[BaseException]] = {
     "DT_ERR_PEER": UnreachableError, "DT_ERR_NOT_FOUND": UnreachableError, "DT_ERR_DENIED": DeniedError,
     "DT_ERR_TIMEOUT": WaitTimeout, "DT_ERR_STOPPED": ForkedError,
 }
-BY_STATUS = {-2: Error, -3: UnreachableError, -5: UnreachableError, -6: WaitTimeout, -7: DeniedError, -9: UnreachableError,
+BY_STATUS = {-2: Error, -3: UnreachableError, -4: BegunError, -5: UnreachableError, -6: WaitTimeout, -7: DeniedError, -9: UnreachableError,
              -11: LostError}
 _library: _native.Library | None = None
 

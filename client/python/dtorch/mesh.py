@@ -25,7 +25,7 @@ class DeviceMesh:
     mesh_dim_names: one for each dimension; a plan and slicing go by them.
     Two meshes with the same ids and names are equal. There is one program and no rank in it, so PyTorch's get_rank(),
     get_coordinate() and get_group() have no meaning here.
-    Raises: TypeError, ValueError; Error (the session has begun and has no such device)."""
+    Raises: TypeError, ValueError; BegunError (the session has begun and has no such device)."""
 
     def __init__(self, device_type: str, ids: Any, *, mesh_dim_names: Sequence[str] | None = None) -> None:
         if device_type not in DEVICE_TYPES:

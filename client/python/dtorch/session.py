@@ -26,7 +26,7 @@ def configure(*, address: str | None = None, devices: int = 0, private: bool = F
     there are, 0 = 1. private: a private cluster even if an address is configured. device_kind: "cpu", "cuda".
     Units: memory_limit in bytes for each device; connect_timeout in seconds, 0 = 10, 60 for a private
     cluster.
-    Raises: Error (the session has begun; see disconnect)."""
+    Raises: BegunError (see disconnect)."""
     texts: dict[str, str | None] = {
         "address": address, "config_file": config_file, "program": program, "device_kind": device_kind, "bin_dir": bin_dir,
         "private_devices": private_devices, "record_file": record_file}
