@@ -180,7 +180,18 @@ Test(bounds, lists_of_strings_arrive_as_they_are)
     dt_clienttest_read(d, is, sizeof is);
     for (int i = 0; i < 6; i++)
         cr_assert_eq(is[i], data[i % 2 * 3 + i / 2], "element %d", i);
-    dt_tensor_t *const all[] = {a, b, c, d};
+    /* The names alone, by dt_call(): what comes out is known without running it. */
+    dt_value_t words[2];
+    for (int i = 0; i < 2; i++)
+        words[i] = dt_arg_str(rows[i], (uint32_t)strlen(rows[i]));
+    const dt_value_t args[] = {dt_arg_tensor(a),
+                               {.tag = DT_VALUE_STRS, .count = 2, .values = words}};
+    dt_tensor_t *e = dt_clienttest_call(session, "aten::rename", args, 2);
+    const dt_value_t nameless[] = {dt_arg_tensor(e), dt_arg_none()};
+    dt_tensor_t *f = dt_clienttest_call(session, "aten::rename", nameless, 2);
+    dt_clienttest_read(f, is, sizeof is);
+    cr_assert_eq(memcmp(is, data, sizeof is), 0);
+    dt_tensor_t *const all[] = {a, b, c, d, e, f};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         dt_tensor_free(all[i]);
     dt_clienttest_disconnect(session);

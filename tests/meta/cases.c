@@ -186,6 +186,26 @@ static void make_x_bool(dt_gen_t *g, const char *how)
         dt_gen_bool(g, dt_gen_chance(g, 50));
 }
 
+/* x, names of its dimensions or none */
+static void make_named(dt_gen_t *g, const char *how)
+{
+    int64_t sizes[DIM_MAX];
+    unsigned ndim = dt_gen_shape(g, 1, DIM_MAX, sizes);
+    dt_gen_tensor(g, dt_gen_dtype(g, how), ndim, sizes);
+    if (dt_gen_chance(g, 70))
+        dt_gen_names(g, ndim);
+    else
+        dt_gen_none(g);
+}
+
+static void make_names(dt_gen_t *g, const char *how)
+{
+    int64_t sizes[DIM_MAX];
+    unsigned ndim = dt_gen_shape(g, 1, DIM_MAX, sizes);
+    dt_gen_tensor(g, dt_gen_dtype(g, how), ndim, sizes);
+    dt_gen_names(g, ndim);
+}
+
 /* ---- attention ---- */
 
 /* Not empty: the kernels divide by zero, and the process dies. */
@@ -831,6 +851,9 @@ static const dt_rules_row_t rows[] = {
     {"aten::dot", make_dot, "fdhbicz"},
     {"aten::vdot", make_dot, "fdhbicz"},
     {"aten::logcumsumexp", make_x_dim, "fdhbc"},
+    {"aten::rename", make_named, "fdhbijkuocz"},
+    {"aten::rename_", make_named, "fdhbijkuocz"},
+    {"aten::refine_names", make_names, "fdhbijkuocz"},
 };
 
 const dt_rules_row_t *dt_rules_rows(uint32_t *ret_count)

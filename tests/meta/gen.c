@@ -264,6 +264,19 @@ void dt_gen_bool(dt_gen_t *g, bool is_true)
     (void)next(g, is_true ? DT_VALUE_TRUE : DT_VALUE_FALSE);
 }
 
+void dt_gen_names(dt_gen_t *g, uint32_t count)
+{
+    static char texts[8][16];
+    static dt_value_t words[8];
+    for (uint32_t i = 0; i < count && i < 8; i++) {
+        int size = snprintf(texts[i], sizeof texts[i], "dimname::D%u", i);
+        words[i] = (dt_value_t){.tag = DT_VALUE_STR, .count = (uint32_t)size, .text = texts[i]};
+    }
+    dt_value_t *value = next(g, DT_VALUE_STRS);
+    value->count = count;
+    value->values = words;
+}
+
 void dt_gen_none(dt_gen_t *g)
 {
     (void)next(g, DT_VALUE_NONE);

@@ -66,6 +66,7 @@ void dt_gen_int(dt_gen_t *g, int64_t number);
 void dt_gen_double(dt_gen_t *g, double number);
 void dt_gen_bool(dt_gen_t *g, bool is_true);
 void dt_gen_none(dt_gen_t *g);
+void dt_gen_names(dt_gen_t *g, uint32_t count); /* of so many dimensions, at most 8 */
 void dt_gen_default(dt_gen_t *g);
 void dt_gen_type(dt_gen_t *g, unsigned dtype);
 void dt_gen_list(dt_gen_t *g, unsigned count, const int64_t *ints);

@@ -538,6 +538,28 @@ def check_errors(backend: dt.Backend) -> list[str]:
     return bad
 
 
+OVERLOADS_MIN = 3000
+CPU_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd")
+
+
+def check_names(backend: dt.Backend) -> list[str]:
+    """All overloads that can run on a CPU are found by name, each with arguments of kinds that can be said."""
+    found, refused = 0, []
+    for schema in torch._C._jit_get_all_schemas():
+        name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        if not name.startswith("aten::") or not torch._C._dispatch_has_kernel(name):
+            continue
+        if not any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in CPU_KEYS):
+            continue
+        try:
+            backend.find(name)
+            found += 1
+        except dt.BackendError:
+            refused.append(name)
+    print(f"{found} overloads with a CPU kernel can be called, {len(refused)} cannot:", " ".join(refused) or "none")
+    return [] if found > OVERLOADS_MIN else [f"only {found} overloads can be called"]
+
+
 def take_out_python_meta() -> None:
     """`import torch` registers Meta kernels in Python over the C++ ones; an engine has only the latter."""
     import torch._meta_registrations as registrations
@@ -561,7 +583,7 @@ def run_all(path: str, only: list[str]) -> int:
     program_of_kinds(mode)
     program_of_database(mode, failures)
     report.tags[dt.GENERATOR] += 1
-    bad = run(check_generators, backend) + run(check_errors, backend)
+    bad = run(check_generators, backend) + run(check_errors, backend) + run(check_names, backend)
     print_report(report, failures, bad)
     passed, failed = report.equal + report.refused, len(report.differences) + len(bad)
     print(f"took {time.monotonic() - start:.0f} s")
