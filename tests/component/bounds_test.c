@@ -189,6 +189,8 @@ Test(bounds, lists_of_strings_arrive_as_they_are)
     dt_tensor_t *e = dt_clienttest_call(session, "aten::rename", args, 2);
     const dt_value_t nameless[] = {dt_arg_tensor(e), dt_arg_none()};
     dt_tensor_t *f = dt_clienttest_call(session, "aten::rename", nameless, 2);
+    dt_clienttest_read(e, is, sizeof is);
+    cr_assert_eq(memcmp(is, data, sizeof is), 0, "values have no names");
     dt_clienttest_read(f, is, sizeof is);
     cr_assert_eq(memcmp(is, data, sizeof is), 0);
     dt_tensor_t *const all[] = {a, b, c, d, e, f};

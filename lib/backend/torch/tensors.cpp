@@ -1,4 +1,5 @@
 // Tensors as the table tells of them, and bytes in and out.
+#include <ATen/NamedTensorUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -128,6 +129,7 @@ dt_status_t tensor_read(void *arg, void *handle, uint64_t offset, void *ret_byte
         dt_status_t status = check_range(tensor, offset, size, err);
         if (status != DT_OK || size == 0)
             return status;
+        at::NoNamesGuard guard; /* values have no names, and some operators refuse those that do */
         at::Tensor packed = tensor.resolve_conj().resolve_neg().contiguous();
         if (packed.device().is_cpu())
             memcpy(ret_bytes, static_cast<const char *>(packed.const_data_ptr()) + offset, size);
