@@ -176,22 +176,25 @@ static bool is_unsettled(const propagation_t *p, const dt_shard_row_t *row)
     return false;
 }
 
-/* Would only this row make a Partial of what is none? It is of use beside another Partial, or for
- * shards of what must be whole: they are parts of a sum already. */
+/* Would only this row make a Partial of what is none? It is of use beside another one of its kind,
+ * or for shards of what must be whole: they are parts of a sum already. */
 static bool is_made_up(const propagation_t *p, const dt_shard_row_t *row)
 {
     const dt_shard_call_t *c = p->call;
-    bool is_any = false;
+    bool is_any = false, is_beside = false, is_sum_of_shards = false, is_other = false;
     for (uint32_t i = 0; i < c->in_count && !row->label; i++) {
         if (row->ins[i].kind != DT_PLACEMENT_PARTIAL)
             continue;
         is_any = true;
-        if (c->ins[i].at >= 0 && !is_foreign(p, c->ins[i].at) &&
-            (p->have[i].kind == DT_PLACEMENT_PARTIAL ||
-             (p->have[i].kind == DT_PLACEMENT_SHARD && row->ins[i].reduction == DT_REDUCTION_SUM)))
-            return false;
+        if (c->ins[i].at < 0 || is_foreign(p, c->ins[i].at))
+            continue;
+        if (p->have[i].kind == DT_PLACEMENT_SHARD && row->ins[i].reduction != DT_REDUCTION_SUM)
+            return true;
+        is_beside |= dt_placement_equal(p->have[i], row->ins[i]);
+        is_other |= p->have[i].kind == DT_PLACEMENT_PARTIAL;
+        is_sum_of_shards |= p->have[i].kind == DT_PLACEMENT_SHARD;
     }
-    return is_any;
+    return is_any && !is_beside && (is_other || !is_sum_of_shards);
 }
 
 static void price(const propagation_t *p, const dt_shard_row_t *row, choice_t *choice)

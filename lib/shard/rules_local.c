@@ -70,22 +70,31 @@ static bool fill_of(const local_t *l, uint32_t j)
     return is_partial;
 }
 
+static bool gives_nothing(const local_t *l)
+{
+    for (uint32_t j = 0; j < l->signature->output_count; j++)
+        if (l->signature->outputs[j].alias != DT_ALIAS_NONE && dt_meta_numel(&l->outputs[j]) > 0)
+            return false;
+    return true;
+}
+
 /* No operator sees an empty shard: LibTorch raises, is wrong or dies on some. But if another input
- * is Partial its term still counts. */
+ * is Partial its term still counts, unless there is nothing to add it to. */
 static bool is_skipped(const local_t *l)
 {
     const dt_signature_t *s = l->signature;
-    bool is_empty = false;
+    bool is_empty = false, has_part = false;
     for (uint32_t i = 0; i < s->input_count; i++) {
         const dt_layout_t *layout = &s->inputs[i].layout;
         for (unsigned k = 0; k < layout->ndim; k++) {
-            if (layout->placements[k].kind == DT_PLACEMENT_PARTIAL &&
-                dt_meta_numel(&l->inputs[i]) > 0)
-                return false;
+            has_part |= layout->placements[k].kind == DT_PLACEMENT_PARTIAL &&
+                        dt_meta_numel(&l->inputs[i]) > 0;
             is_empty |= layout->placements[k].kind == DT_PLACEMENT_SHARD &&
                         l->inputs[i].sizes[layout->placements[k].dim] == 0;
         }
     }
+    if (has_part && !gives_nothing(l))
+        return false;
     for (uint32_t j = 0; j < s->output_count && is_empty; j++)
         is_empty = fill_of(l, j);
     return is_empty;
