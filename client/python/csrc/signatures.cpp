@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "internal.h"
 
@@ -51,6 +52,13 @@ void make_room(Signatures &s)
         s.old.push_back(std::move(at->second));
         at = s.table.erase(at);
     }
+    /* Calls that differ only here are one signature there. */
+    std::unordered_set<uint32_t> kept;
+    for (auto &entry : s.table)
+        kept.insert(entry.second->number);
+    numbers.erase(std::remove_if(numbers.begin(), numbers.end(),
+                                 [&](uint32_t number) { return kept.count(number) != 0; }),
+                  numbers.end());
     must(dt_signature_drop(session(), numbers.data(), (uint32_t)numbers.size(), &err), err);
 }
 
