@@ -331,6 +331,37 @@ def redistribute_has_a_gradient() -> None:
     same(torch.full((4,), 3.0), x.grad.cpu())
 
 
+def what_needs_a_whole_dimension_does_not_gather_it() -> None:
+    x, target = torch.randn(40, 70, dtype=torch.float64), torch.randint(0, 70, (40,))
+    target[3] = -100
+    weight = torch.rand(70, dtype=torch.float64)
+    steps: list[tuple[str, Callable[..., torch.Tensor]]] = [
+        ("softmax", lambda x, t, w: x.softmax(1)), ("softmax 0", lambda x, t, w: x.softmax(0)),
+        ("log_softmax", lambda x, t, w: x.log_softmax(-1)), ("norm", lambda x, t, w: x.norm()),
+        ("norm of rows", lambda x, t, w: torch.linalg.vector_norm(x, 3, 1)), ("layer_norm", lambda x, t, w: F.layer_norm(x, (70,), w, w)),
+        ("cross_entropy", lambda x, t, w: F.cross_entropy(x, t)), ("weighted", lambda x, t, w: F.cross_entropy(x, t, w))]
+    for mesh, where, rows in ((two(), [S0], [S0]), (two(), [S1], [R]), (DeviceMesh("cuda", [0, 1, 2]), [S1], [R]), (four(), [S0, S1], [S0, R]),
+                              (four(), [S1, S1], [R, R])):
+        for name, step in steps:
+            results = []
+            for on in (False, True):
+                a = (dtorch.distribute_tensor(x, mesh, where) if on else x.clone()).requires_grad_()
+                y = step(a, dtorch.distribute_tensor(target, mesh, rows) if on else target,
+                         dtorch.distribute_tensor(weight, mesh) if on else weight)
+                results.append((y, torch.autograd.grad((y * y).sum(), a)[0]))
+            for want, got in zip(*results):
+                try:
+                    close(want, got, 1e-12)
+                except AssertionError as error:
+                    raise AssertionError(f"{name} of {where}: {error}") from None
+            if name == "softmax" and mesh.ndim == 1:
+                assert list(results[1][0].placements) == where, (name, where, results[1][0].placements)
+    for dtype in (torch.bfloat16, torch.float16):
+        y = dtorch.distribute_tensor(x.to(dtype), two(), [S1])
+        close(x.to(dtype).softmax(1), y.softmax(1), 1e-2)
+        assert y.softmax(1).dtype == dtype and torch.softmax(y, 1, dtype=torch.float32).dtype == torch.float32
+
+
 def operators_that_depend_on_values() -> None:
     value = torch.tensor([[1.0, -2.0, 3.0], [0.0, 5.0, -6.0], [7.0, 0.0, 9.0]])
     for mesh, layout in meshes():
@@ -672,7 +703,8 @@ CHECKS = [
     parts_are_reshaped, integers_do_not_wrap, layouts_change,
     every_layout_is_the_global_value, plain_tensors_meet_them,
     factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
-    gradients_go_through_views, redistribute_has_a_gradient, operators_that_depend_on_values, copies_keep_the_layout,
+    gradients_go_through_views, redistribute_has_a_gradient,
+    what_needs_a_whole_dimension_does_not_gather_it, operators_that_depend_on_values, copies_keep_the_layout,
     sizes_that_had_to_be_asked_for, lists_of_tensors, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel,
     gpt_data_and_tensor_parallel, gpt_fully_sharded, zero_shards_the_state,
     zero_holds_a_part_of_the_state, a_copy_of_a_model_follows_its_plan, what_does_not_fit_is_refused_if_strict,

@@ -85,7 +85,8 @@ def differs(want: Any, got: Any) -> str | None:
     bound = BOUNDS.get(want.dtype, 1e-9)
     a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (want.resolve_conj(), got.resolve_conj()))
     scale = float(a.abs().nan_to_num(posinf=0, neginf=0).max())
-    if want.dtype in BOUNDS and torch.allclose(a, b, rtol=bound, atol=bound * scale + 1e-6, equal_nan=True):
+    is_rounded = want.dtype.is_floating_point or want.dtype.is_complex
+    if is_rounded and torch.allclose(a, b, rtol=bound, atol=bound * scale + (1e-6 if want.dtype in BOUNDS else 1e-12), equal_nan=True):
         return None
     return f"values of {want.dtype} {tuple(want.shape)}: {devicetest.how_far(want, got)}"
 

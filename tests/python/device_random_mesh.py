@@ -71,11 +71,16 @@ class MeshProgram(Program):
         made = self.layout(t, mesh)
         if index >= 3 or t._is_view() or rng.random() < 0.5:
             self.maker.text.append(f"t{len(self.here)} = t{index} redistributed to {mesh_text(mesh)}: {layout_text(made)}")
-            self.there.append(t.redistribute(mesh, made))
-            self.here.append(self.here[index] if self.there[-1] is t else self.here[index].clone())
+            self.there.append(moved := t.redistribute(mesh, made))
+            form = torch.contiguous_format if moved.is_contiguous() else torch.preserve_format
+            self.here.append(self.here[index] if moved is t else self.here[index].clone(memory_format=form))
         elif dtorch._sharded.layout_of(t) is not None:
             self.maker.text.append(f"t{index} redistributed in place to {mesh_text(mesh)}: {layout_text(made)}")
             redistribute_(t, mesh, made)
+
+    def strides(self, t: torch.Tensor) -> list[int]:
+        """What was moved has others where a dimension has one element, or the tensor none."""
+        return [] if t.numel() == 0 else [stride for stride, size in zip(t.stride(), t.shape) if size > 1]
 
     def differs(self, want: torch.Tensor, got: torch.Tensor) -> str | None:
         if want.dtype != got.dtype or want.shape != got.shape or want.requires_grad != got.requires_grad:

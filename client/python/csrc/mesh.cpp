@@ -177,13 +177,18 @@ dt_mesh_t *handle_of(Mesh &mesh)
     return mesh.handle;
 }
 
-static std::atomic<bool> is_strict{false};
+static std::atomic<bool> strict_flag{false};
+
+bool is_strict()
+{
+    return strict_flag;
+}
 
 void create_meshes(dt_session_t *session, uint32_t number)
 {
     Meshes &m = meshes();
     std::lock_guard<std::mutex> hold(m.lock);
-    (void)dt_set_policy(session, is_strict ? DT_POLICY_STRICT : DT_POLICY_AUTO);
+    (void)dt_set_policy(session, strict_flag ? DT_POLICY_STRICT : DT_POLICY_AUTO);
     m.by_handle.clear();
     for (Mesh *mesh : m.all)
         create(m, *mesh, session, number);
@@ -425,7 +430,7 @@ static at::Tensor shard(const at::Tensor &self, int64_t vdev)
 /* Of this session and those after it. Gives what it was. */
 static bool set_strict(bool wanted)
 {
-    bool before = is_strict.exchange(wanted);
+    bool before = strict_flag.exchange(wanted);
     dt_session_t *now = if_session();
     if (now)
         (void)dt_set_policy(now, wanted ? DT_POLICY_STRICT : DT_POLICY_AUTO);
