@@ -48,11 +48,32 @@ dt_value_t value_of_number(const c10::IValue &number, ValueMemory *memory)
     return value;
 }
 
+/* Of an operator that draws: how much is dropped. Where that is nothing it draws nothing, and runs
+ * on shards like any other: so it is part of the signature. */
+static bool is_dropped_share(const Op &op, const Argument &argument)
+{
+    auto at = (size_t)(&argument - op.arguments.data());
+    return op.draws && argument.kind == Kind::real &&
+           op.handle.schema().arguments()[at].name() == "dropout_p";
+}
+
+static bool draws_now(const Call &call)
+{
+    const Op &op = *call.op;
+    const size_t begin = call.stack->size() - op.arguments.size();
+    for (size_t i = 0; op.draws && i < op.arguments.size(); i++) {
+        const c10::IValue &value = (*call.stack)[begin + i];
+        if (is_dropped_share(op, op.arguments[i]) && value.isDouble() && value.toDouble() == 0)
+            return false;
+    }
+    return op.draws;
+}
+
 /* A float never shapes a result, but for arange and its like; an integer does not where it is a
  * value, as in the pointwise operators. */
 bool is_dynamic_number(const Op &op, const Argument &argument, const c10::IValue &number)
 {
-    if (op.shapes_by_value)
+    if (op.shapes_by_value || is_dropped_share(op, argument))
         return false;
     if (argument.kind == Kind::real)
         return number.isDouble();
@@ -511,7 +532,7 @@ static void define(const Call &call, Signature &signature)
         outputs.push_back(out);
     }
     uint32_t flags =
-        (call.op->draws ? DT_SIGNATURE_DRAWS : 0) | (signature.depends ? DT_SIGNATURE_DEPENDS : 0);
+        (draws_now(call) ? DT_SIGNATURE_DRAWS : 0) | (signature.depends ? DT_SIGNATURE_DEPENDS : 0);
     must(dt_signature_define(session(), &definition->operation, outputs.data(),
                              (uint32_t)outputs.size(), flags, &signature.number, &err),
          err);
