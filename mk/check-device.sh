@@ -45,6 +45,7 @@ elif [ -n "$whole" ]; then
     run models "$python" tests/python/device_models.py --whole
 else
     run traps "$python" tests/python/device_traps.py
+    run values "$python" tests/python/device_values.py
     run mesh "$python" tests/python/device_mesh.py
     run randommesh "$python" tests/python/device_random_mesh.py --count=100
     run llamamesh "$python" tests/python/device_llama_mesh.py

@@ -201,7 +201,8 @@ static bool put_arg(struct parse *p, const dt_value_t *value, uint32_t position)
     case DT_VALUE_FALSE:
     case DT_VALUE_TRUE:
         return true;
-    case DT_VALUE_DYNAMIC:
+    case DT_VALUE_DYNAMIC: /* which kind of number it is shapes results: each has its signature */
+        key_put(call, &value->number, sizeof value->number);
         return p->operation != NULL;
     case DT_VALUE_TENSOR:
     case DT_VALUE_STORAGE:

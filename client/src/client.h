@@ -59,8 +59,8 @@
 #define DT_CLIENT_ADDRESSES_MAX 16u
 #define DT_CLIENT_NO_META       UINT32_MAX
 /* Ids are freed together, but what holds so much memory does not wait for others. */
-#define DT_CLIENT_FREE_BYTES   (256u << 10)
-#define DT_CLIENT_FREE_UNKNOWN (16u << 10) /* what an id counts whose tensor is not known here */
+#define DT_CLIENT_FREE_BYTES   (32u << 10)
+#define DT_CLIENT_FREE_UNKNOWN (2u << 10) /* what an id counts whose tensor is not known here */
 /* Bytes of one FREE record; a frame keeps so much room for the frees that go with it. */
 #define DT_CLIENT_FREES (48u + DT_VARINT_BYTES_MAX * DT_RECORD_FREE_MAX)
 

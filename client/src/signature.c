@@ -549,6 +549,24 @@ dt_status_t dt_signature_find(dt_session_t *session, const dt_operation_t *opera
     return status;
 }
 
+/* What is defined again must say the same: whoever defines has worked it out, and would take the
+ * results for something that they are not. */
+static bool says_the_same(const dt_client_signature_t *known, const dt_client_signature_t *like)
+{
+    if (known->output_count != like->output_count ||
+        (known->flags ^ like->flags) & DT_SIGNATURE_DEPENDS)
+        return false;
+    for (uint32_t i = 0; i < known->output_count; i++) {
+        const dt_output_t *a = &known->outputs[i], *b = &like->outputs[i];
+        if (a->alias != b->alias || (a->alias == DT_ALIAS_IN_PLACE && a->input != b->input))
+            return false;
+        if (a->alias != DT_ALIAS_NONE && !(known->flags & DT_SIGNATURE_DEPENDS) &&
+            !dt_meta_equal(&a->meta, &b->meta))
+            return false;
+    }
+    return true;
+}
+
 static dt_status_t define_given(dt_session_t *session, const dt_operation_t *operation,
                                 const dt_output_t *outputs, uint32_t output_count, uint32_t flags,
                                 dt_client_signature_t **ret_signature, dt_error_t *err)
@@ -559,8 +577,12 @@ static dt_status_t define_given(dt_session_t *session, const dt_operation_t *ope
     dt_client_numbers_t none = {0};
     dt_client_family_t *family;
     DT_TRY(dt_client_call_operands(session, operation, err));
-    if ((*ret_signature = dt_client_lookup(session, &family)) != NULL)
-        return DT_OK;
+    if ((*ret_signature = dt_client_lookup(session, &family)) != NULL) {
+        if (says_the_same(*ret_signature, &like))
+            return DT_OK;
+        return dt_fail(err, DT_ERR_EXISTS, "dt", (int64_t)(*ret_signature)->id,
+                       "%s is defined with other results", operation->name);
+    }
     if (!family && !(family = dt_client_family_new(session)))
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
     return define_like(session, &question, family, &none, &like, ret_signature, err);

@@ -138,14 +138,19 @@ dt_status_t dt_tensor_adopt(dt_session_t *session, uint64_t id, uint32_t vdev,
     return DT_OK;
 }
 
-void dt_free_ids(dt_session_t *session, const uint64_t *ids, uint32_t count)
+void dt_free_ids_of(dt_session_t *session, const uint64_t *ids, uint32_t count, uint64_t bytes)
 {
     if (dt_client_is_forked(session))
         return;
     pthread_mutex_lock(&session->lock);
     for (uint32_t i = 0; i < count; i++)
-        free_id(session, ids[i], DT_CLIENT_FREE_UNKNOWN);
+        free_id(session, ids[i], i + 1 == count ? bytes : 0);
     pthread_mutex_unlock(&session->lock);
+}
+
+void dt_free_ids(dt_session_t *session, const uint64_t *ids, uint32_t count)
+{
+    dt_free_ids_of(session, ids, count, (uint64_t)count * DT_CLIENT_FREE_UNKNOWN);
 }
 
 uint64_t dt_tensor_id(const dt_tensor_t *tensor)

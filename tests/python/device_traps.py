@@ -176,6 +176,21 @@ def futures_give_values() -> None:
     assert not dtorch.fetch(X.clone().requires_grad_()).result().requires_grad
 
 
+def futures_end_a_wait_in_time() -> None:
+    x = torch.randn(400, 400, device=D)
+    for _ in range(20):
+        x = (x @ x).clamp(-1, 1)
+    future = dtorch.fetch(x)
+    try:
+        first = future.result(0)
+    except dtorch.errors.WaitTimeout as error:
+        assert isinstance(error, TimeoutError)
+        first = None
+    value = future.result(600)
+    assert future.done() and value.shape == (400, 400) and (first is None or first is value)
+    raises(IndexError, dtorch.fetch(F.embedding(torch.tensor([9]).to(D), X)).result, "out of range")
+
+
 def futures_can_be_awaited() -> None:
     import asyncio
 
@@ -236,6 +251,25 @@ def a_view_sees_later_writes() -> None:
         flat[5] = 8
         return a, row, column, flat, first, row + column
     both(program)
+
+
+def views_cost_nothing_until_they_are_used() -> None:
+    x = torch.zeros(6, 4, device=D)
+    (x + 1).sum().item()
+    before = dtorch.session_info()
+    views = [x.view(4, 6), x.t(), x[1:3], x[:, 1], x.expand(2, 6, 4), x.unfold(0, 2, 2), *x.split(2), x.permute(1, 0).unsqueeze(0)]
+    between = dtorch.session_info()
+    assert between["records"] == before["records"] and between["views"] == before["views"], "a view that nobody used was sent"
+    used = [view + 1 for view in views[:4]] + [view * 2 for view in views[:4]]
+    after = dtorch.session_info()
+    assert 4 <= after["views"] - before["views"] <= 5, "each is sent once, as the view operators that made it"
+    expect_same([view.cpu() for view in used[:1]], [torch.ones(4, 6)])
+
+
+def library_knows_no_python() -> None:
+    from dtorch import _native
+    library = (_native.FOLDER / "libdtorch_torch.so").read_bytes()
+    assert b"libtorch_python" not in library and b"libpython" not in library and b"libtorch_cpu" in library
 
 
 def detached_and_data() -> None:

@@ -194,7 +194,7 @@ typedef struct dt_value {
     int16_t index;  /* DEVICE */
     uint32_t count; /* elements of lists, bytes of STR */
     union {
-        int64_t number; /* INT, DTYPE, LAYOUT, MEMORY_FORMAT, DEVICE, GENERATOR */
+        int64_t number; /* INT, DTYPE, LAYOUT, MEMORY_FORMAT, DEVICE, GENERATOR, DYNAMIC */
         double real;    /* DOUBLE */
         uint64_t id;    /* not used here */
         void *handle;   /* TENSOR, STORAGE; NULL: None */
@@ -564,7 +564,8 @@ typedef struct dt_operand {
 } dt_operand_t;
 
 /* The k-th tensor among `args` (lists flattened, None left out; handles are only looked at for
- * being NULL) is described by inputs[k]. Numbers that change each time are DT_VALUE_DYNAMIC. */
+ * being NULL) is described by inputs[k]. Numbers that change each time are DT_VALUE_DYNAMIC; where
+ * kinds of numbers give different results, `number` tells them apart (it is not sent). */
 typedef struct dt_operation {
     const char *name;
     const dt_value_t *args; /* (arg_count) */
@@ -586,7 +587,8 @@ typedef struct dt_output {
 DT_API dt_status_t dt_signature_find(dt_session_t *session, const dt_operation_t *operation,
                                      uint32_t *ret_signature, dt_error_t *err);
 /* Define with the outputs that the caller knows; the engine checks them at the first execution.
- * Defining again gives the same number. Errors: DT_ERR_LIMIT (too many). Blocking: flow. */
+ * Defining again gives the same number. Errors: DT_ERR_LIMIT (too many), DT_ERR_EXISTS (it is
+ * defined with other outputs). Blocking: flow. */
 DT_API dt_status_t dt_signature_define(dt_session_t *session, const dt_operation_t *operation,
                                        const dt_output_t *outputs, uint32_t output_count,
                                        uint32_t flags, uint32_t *ret_signature, dt_error_t *err);
@@ -658,6 +660,10 @@ DT_API DT_MUST_USE dt_status_t dt_fetch_shard(dt_session_t *session, uint64_t id
 
 /* The caller has used these ids for the last time. Blocking: never. */
 DT_API void dt_free_ids(dt_session_t *session, const uint64_t *ids, uint32_t count);
+/* The same of ids that hold so many bytes together: small ones are sent together with others, large
+ * ones at once, so that a worker holds no more than a program that runs beside it would. */
+DT_API void dt_free_ids_of(dt_session_t *session, const uint64_t *ids, uint32_t count,
+                           uint64_t bytes);
 /* Make a handle that owns `id` (of dt_submit()). `meta` NULL: not known yet.
  * Gives *ret_tensor, dt_tensor_free() */
 DT_API DT_MUST_USE dt_status_t dt_tensor_adopt(dt_session_t *session, uint64_t id, uint32_t vdev,

@@ -256,7 +256,7 @@ void copy_in(const at::Tensor &self, const at::Tensor &source)
     std::optional<MeshLayout> layout = layout_over(self, source);
     uint64_t id = upload(source, storage_of(self)->vdev, &geometry, layout ? &*layout : nullptr);
     send_copy(self, id, geometry);
-    dt_free_ids(session(), &id, 1);
+    dt_free_ids_of(session(), &id, 1, source.nbytes());
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 // has one order of operators, so there is one stream, and events are done when everything before
 // is.
 #include <ATen/Context.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CPUAllocator.h>
@@ -13,6 +14,30 @@ namespace dt_pu
 {
 namespace
 {
+
+/* Autograd's threads number their nodes each on their own, and a backward pass goes by these
+ * numbers: what a backward pass makes (create_graph) has to come after the forward pass, as on the
+ * CPU, where one thread makes both, or sums are added up in another order. A node asks for its
+ * device's stream when it is made, and changes to it when its turn comes. */
+std::atomic<uint64_t> &last_node()
+{
+    static std::atomic<uint64_t> number{0};
+    return number;
+}
+
+void tell_node()
+{
+    uint64_t mine = at::sequence_number::peek(), last = last_node().load(std::memory_order_relaxed);
+    while (mine > last && !last_node().compare_exchange_weak(last, mine, std::memory_order_relaxed))
+        ;
+}
+
+void catch_up()
+{
+    const uint64_t last = last_node().load(std::memory_order_relaxed);
+    while (at::sequence_number::peek() < last)
+        (void)at::sequence_number::get_and_increment();
+}
 
 struct Guard final : public c10::impl::DeviceGuardImplInterface {
     Guard() = default;
@@ -47,6 +72,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
     }
     c10::Stream getStream(c10::Device device) const override
     {
+        tell_node();
         return c10::Stream(c10::Stream::DEFAULT, device);
     }
     c10::Stream getDefaultStream(c10::Device device) const override
@@ -63,6 +89,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
     }
     c10::Stream exchangeStream(c10::Stream stream) const override
     {
+        catch_up();
         return stream;
     }
     c10::DeviceIndex deviceCount() const noexcept override
@@ -117,13 +144,13 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
     {
         return true;
     }
-    const at::Generator &getDefaultGenerator(c10::DeviceIndex) const override
+    const at::Generator &getDefaultGenerator(c10::DeviceIndex index) const override
     {
-        return default_generator();
+        return default_generator(index);
     }
-    at::Generator getNewGenerator(c10::DeviceIndex) const override
+    at::Generator getNewGenerator(c10::DeviceIndex index) const override
     {
-        return new_generator();
+        return new_generator(index);
     }
     c10::DeviceIndex deviceCount() const override
     {
@@ -175,7 +202,7 @@ void register_device()
 {
     c10::SetAllocator(kind, allocator());
     at::RegisterPrivateUse1HooksInterface(new Hooks);
-    (void)default_generator();
+    (void)default_generator(0);
 }
 
 } // namespace dt_pu

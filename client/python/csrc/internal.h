@@ -31,10 +31,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "dtorch_device.h"
+#include "keys.h"
 
 namespace dt_pu
 {
@@ -121,7 +121,8 @@ const Geometry *geometry_in(Storage *storage, const at::TensorBase &tensor);
 at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id, uint32_t mesh = 0);
 /* Forget all ids: the storage's content is something else from now on. Recorder held. */
 void forget(Storage *storage);
-void free_ids(const Storage *storage, const uint64_t *ids, uint32_t count);
+/* `bytes` is what they hold: none where they are views of what stays. */
+void free_ids(const Storage *storage, const uint64_t *ids, uint32_t count, size_t bytes);
 void resize_bytes(Storage *storage, size_t bytes);
 
 /* ---- operators (schema.cpp) ---- */
@@ -163,6 +164,7 @@ struct Op {
     bool draws = false;
     bool writes_unsaid = false; /* an argument is written and not returned ... */
     int32_t writes_if = -1;     /* ... only if this argument, a bool, is true; -1: always */
+    bool writes_list = false;   /* the first argument, tensors that each know their version */
     bool is_pointwise = false;
     bool shapes_by_value = false; /* numbers shape the results: arange and its like */
     bool is_meta_refused = false; /* recorder held */
@@ -197,6 +199,18 @@ struct Lock : public std::unique_lock<std::mutex> {
     explicit Lock(std::mutex &m);
 };
 
+/* Of what is written, for autograd: PyTorch does it where it can see what is written, and that is
+ * not in lists. */
+inline void bump(const at::Tensor &tensor)
+{
+    if (!tensor.is_inference())
+        tensor.unsafeGetTensorImpl()->bump_version();
+}
+/* PyTorch's default type is not that of the engines, float32. */
+inline bool is_default_type_odd()
+{
+    return c10::get_default_dtype_as_scalartype() != c10::kFloat;
+}
 /* Run a registered operator: arguments are taken from the stack, results put there. */
 void record(Op &op, Stack *stack);
 /* The id of a tensor for an operand, sending what it needs first. Recorder held. */
@@ -237,57 +251,10 @@ struct Signature {
     uint64_t used = 0;
 };
 
-/* What a call is looked up by. */
-class Key
-{
-  public:
-    void clear()
-    {
-        size = 0;
-    }
-    template <typename T> void put(T value)
-    {
-        put_bytes(&value, sizeof value);
-    }
-    void put_bytes(const void *data, size_t count)
-    {
-        if (C10_UNLIKELY(size + count > bytes.size()))
-            bytes.resize(2 * (size + count) + 256);
-        memcpy(bytes.data() + size, data, count);
-        size += count;
-    }
-    std::string_view view() const
-    {
-        return {reinterpret_cast<const char *>(bytes.data()), size};
-    }
-
-  private:
-    std::vector<uint8_t> bytes; /* room; the first `size` count */
-    size_t size = 0;
-};
-
-struct KeyHash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const
-    {
-        uint64_t hash = text.size() * UINT64_C(0x9e3779b97f4a7c15), word;
-        size_t at = 0;
-        for (; at + 8 <= text.size(); at += 8) {
-            memcpy(&word, text.data() + at, 8);
-            hash = (hash ^ word) * UINT64_C(0xff51afd7ed558ccd);
-            hash ^= hash >> 32;
-        }
-        word = 0;
-        memcpy(&word, text.data() + at, text.size() - at);
-        hash = (hash ^ word) * UINT64_C(0xff51afd7ed558ccd);
-        return hash ^ hash >> 29;
-    }
-};
-
 /* Recorder held in all three. NULL: not known. A signature stays valid while the recorder is held,
  * and through the wait for the results of a call that uses it. */
 Signature *find_signature(const Key &key);
-Signature *add_signature(std::string key, std::unique_ptr<Signature> made);
+Signature *add_signature(const Key &key, std::unique_ptr<Signature> made);
 void forget_signatures(); /* the session has ended */
 
 /* What a call is made of, in the slow path. */
@@ -324,6 +291,10 @@ c10::IValue number_in(const at::Tensor &wrapped);
 bool is_rule_first(const Op &op);
 /* False: no rule holds. Appends the results. Recorder held. */
 bool answer_by_rule(const dt_operation_t &operation, std::vector<dt_output_t> &ret_outputs);
+
+/* Integers that the operator would compute on as the engine's default type are given as the
+ * program's instead, where that is another. */
+void compute_in_default(Op &op, Stack &stack);
 
 /* Take the C++ Meta kernels of all operators that have one. */
 int take_meta_kernels();
@@ -416,9 +387,24 @@ at::Tensor new_empty_strided(const at::Tensor &self, at::IntArrayRef size, at::I
 
 /* ---- the session (session.cpp) ---- */
 
-dt_session_t *session();    /* connects at first use; throws */
-uint32_t session_number();  /* generation; 0: none yet */
-dt_session_t *if_session(); /* NULL: none */
+/* Read by every operator; written by session.cpp. */
+extern std::atomic<dt_session_t *> session_now; /* NULL: none */
+extern std::atomic<uint32_t> session_count;
+dt_session_t *begin_session(); /* throws */
+inline dt_session_t *if_session()
+{
+    return session_now.load(std::memory_order_acquire);
+}
+/* Connects at first use; throws. */
+inline dt_session_t *session()
+{
+    dt_session_t *now = if_session();
+    return C10_LIKELY(now != nullptr) ? now : begin_session();
+}
+inline uint32_t session_number() /* generation; 0: none yet */
+{
+    return session_count.load(std::memory_order_relaxed);
+}
 uint32_t vdev_count();
 const char *device_kind(); /* "cpu", "cuda" */
 uint32_t current_vdev();
@@ -445,11 +431,14 @@ Counters &counters();
 
 constexpr size_t generator_state_bytes = 5056; /* of a CPU generator */
 
-const at::Generator &default_generator();
-at::Generator new_generator();
+const at::Generator &default_generator(c10::DeviceIndex index); /* -1: of the current device */
+at::Generator new_generator(c10::DeviceIndex index);
 uint32_t stream_of(const at::Generator &generator);
-void seed_default(uint64_t seed);
-void session_began(dt_session_t *session); /* seeds again what was seeded before */
+void session_began(dt_session_t *session); /* seeds again what was seeded before ... */
+void session_goes_on();                    /* ... and the devices that were seeded apart */
+/* The devices of a mesh draw the same numbers from now on: those that its first device would have
+ * drawn. NULL: from their default generators. Waits. */
+void put_in_step(const Mesh &mesh, const at::Generator *generator);
 
 /* ---- places (frames.cpp) ---- */
 

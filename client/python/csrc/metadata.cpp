@@ -87,6 +87,14 @@ bool is_dynamic_number(const Op &op, const Argument &argument, const c10::IValue
 namespace
 {
 
+/* An integer gives results of another type than a float does. */
+dt_value_t dynamic_like(const c10::IValue &number)
+{
+    dt_value_t value = dt_arg_tag(DT_VALUE_DYNAMIC);
+    value.number = number.isInt();
+    return value;
+}
+
 /* Only its being there counts: inputs are named apart. */
 void *const some_handle = reinterpret_cast<void *>(1);
 
@@ -98,7 +106,7 @@ dt_value_t value_of_tensor(const at::Tensor &tensor, const Op &op, const Argumen
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.device().is_cpu()) {
         c10::IValue number = number_in(tensor);
         if (with_dynamic && is_dynamic_number(op, argument, number))
-            return dt_arg_tag(DT_VALUE_DYNAMIC);
+            return dynamic_like(number);
         return value_of_number(number, &memory);
     }
     dt_value_t value = dt_arg_tag(DT_VALUE_TENSOR);
@@ -200,7 +208,7 @@ dt_value_t value_of(const Op &op, const Argument &argument, const c10::IValue &v
         return value;
     }
     if (with_dynamic && is_dynamic_number(op, argument, v))
-        return dt_arg_tag(DT_VALUE_DYNAMIC);
+        return dynamic_like(v);
     return value_of_int(argument, v, memory);
 }
 
@@ -365,6 +373,25 @@ bool ask_meta(const Call &call, Signature &signature)
     return true;
 }
 
+/* Whether results are of PyTorch's default type. */
+bool gives_default(Op &op, const Stack &call)
+{
+    std::vector<const Geometry *> none;
+    MetaInputs inputs{{&op, &call, &none, 0, false}, {}};
+    Stack stack;
+    const size_t begin = call.size() - op.arguments.size();
+    for (size_t i = 0; i < op.arguments.size(); i++)
+        stack.push_back(inputs.of(op.arguments[i], call[begin + i]));
+    try {
+        at::AutoDispatchBelowADInplaceOrView guard;
+        op.meta->callBoxed(op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    } catch (const c10::Error &) {
+        return false; /* it is told when the operator itself is asked for */
+    }
+    return stack[0].isTensor() && stack[0].toTensor().defined() &&
+           stack[0].toTensor().scalar_type() == c10::get_default_dtype_as_scalartype();
+}
+
 /* ---- the other answers ---- */
 
 /* Written in place, as it was. */
@@ -502,6 +529,25 @@ void answer(const Call &call, Signature &signature)
 }
 
 } // namespace
+
+void compute_in_default(Op &op, Stack &stack)
+{
+    const size_t begin = stack.size() - op.arguments.size();
+    if (!op.is_pointwise || op.is_all_alias || !op.meta)
+        return;
+    for (size_t i = begin; i < stack.size(); i++)
+        if (stack[i].isTensor() && !c10::isIntegralType(stack[i].toTensor().scalar_type(), true) &&
+            !stack[i].toTensor().unsafeGetTensorImpl()->is_wrapped_number())
+            return;
+    if (!gives_default(op, stack))
+        return;
+    for (size_t i = begin; i < stack.size(); i++) {
+        bool is_condition = i == begin && op.name.rfind("aten::where", 0) == 0;
+        if (stack[i].isTensor() && !is_condition &&
+            !stack[i].toTensor().unsafeGetTensorImpl()->is_wrapped_number())
+            stack[i] = stack[i].toTensor().to(c10::get_default_dtype_as_scalartype());
+    }
+}
 
 std::vector<dt_value_t> values_of(const Call &call, bool with_dynamic, ValueMemory &memory)
 {

@@ -62,8 +62,7 @@ void put_operand(Scratch &s, const Op &op, const Argument &argument, const at::T
         s.has_mask |= !s.ids.empty();
     s.ids.push_back(id);
     s.operands.push_back(geometry->plain);
-    s.key.put('T');
-    s.key.put(geometry->plain->number);
+    s.key.put((uint64_t)'T' << 32 | geometry->plain->number);
 }
 
 } // namespace
@@ -71,13 +70,13 @@ void put_operand(Scratch &s, const Op &op, const Argument &argument, const at::T
 void put_number(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
 {
     bool is_dynamic = is_dynamic_number(op, argument, v);
-    s.key.put(v.isInt() ? 'i' : v.isDouble() ? 'd' : v.isBool() ? 'b' : 'c');
-    s.key.put(is_dynamic);
+    const char kind_name = v.isInt() ? 'i' : v.isDouble() ? 'd' : v.isBool() ? 'b' : 'c';
+    s.key.put((uint64_t)kind_name << 32 | is_dynamic);
     if (is_dynamic) {
         s.scalars.push_back(value_of_number(v, nullptr));
     } else if (v.isComplexDouble()) {
         auto number = v.toComplexDouble();
-        s.key.put(number);
+        s.key.put_bytes(&number, sizeof number);
     } else if (v.isDouble()) {
         s.key.put(v.toDouble());
     } else {
@@ -100,8 +99,9 @@ void put_generator(Scratch &s, const at::Generator &generator)
     TORCH_CHECK(generator.device().type() == kind,
                 "Expected a 'dtorch' device type for generator but found '",
                 generator.device().type(), "'");
+    s.stream = stream_of(generator);
     s.key.put('g');
-    s.key.put(stream_of(generator));
+    s.key.put(s.stream);
 }
 
 static void put_list(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
@@ -155,7 +155,7 @@ void follow(const at::Tensor &tensor, const Geometry *geometry, uint64_t id)
         std::vector<uint64_t> old;
         for (const View &view : storage->views)
             old.push_back(view.id);
-        free_ids(storage, old.data(), (uint32_t)old.size());
+        free_ids(storage, old.data(), (uint32_t)old.size(), 0);
         storage->views.clear();
         storage->base = geometry;
         tensor.storage().unsafeGetStorageImpl()->set_nbytes(geometry->span_bytes);
@@ -281,7 +281,7 @@ Signature *find_or_work_out(Scratch &s, Op &op, Stack *stack)
     std::unique_ptr<Signature> made = work_out(call);
     if ((known = find_signature(s.key)) != nullptr)
         return known; /* another thread was faster */
-    return add_signature(std::string(s.key.view()), std::move(made));
+    return add_signature(s.key, std::move(made));
 }
 
 /* The lock is released while results are waited for: the scratch's content is taken along. */
@@ -424,6 +424,23 @@ bool record_whole(Op &op, Stack *stack)
     return true;
 }
 
+/* A result that is drawn comes out of a stream on each device of the mesh. Recorder not held. */
+void draw_in_step(const Op &op, const Stack &stack)
+{
+    const size_t count = op.arguments.size(), begin = stack.size() - count;
+    const at::Generator *generator = nullptr;
+    at::Generator given;
+    uint32_t mesh = 0;
+    for (size_t i = 0; i < count; i++) {
+        mesh = mesh ? mesh : mesh_in(stack[begin + i]);
+        if (op.arguments[i].kind == Kind::generator && !stack[begin + i].isNone()) {
+            given = stack[begin + i].toGenerator();
+            generator = &given;
+        }
+    }
+    put_in_step(*mesh_of_number(mesh), generator);
+}
+
 /* What goes another way where a mesh is in play. True: it is done. Recorder not held. */
 static bool record_on_mesh(Op &op, Stack *stack)
 {
@@ -441,6 +458,8 @@ static bool record_on_mesh(Op &op, Stack *stack)
         return true;
     if (decompose(op, stack))
         return true;
+    if (op.draws && !op.is_all_alias)
+        draw_in_step(op, *stack);
     if (op.writes_unsaid && (op.writes_if < 0 || (*stack)[begin + (size_t)op.writes_if].toBool()) &&
         record_whole(op, stack))
         return true;
@@ -480,8 +499,11 @@ void Scratch::begin(const Op &op)
     vdev = -1;
     mesh = 0;
     has_mask = false;
+    stream = 0;
     calls().now++;
     key.put(&op);
+    if (C10_UNLIKELY(is_default_type_odd()))
+        key.put(c10::get_default_dtype_as_scalartype());
 }
 
 Calls &calls()
@@ -505,6 +527,8 @@ void record(Op &op, Stack *stack)
     note_place();
     if (any_mesh() && record_on_mesh(op, stack))
         return;
+    if (C10_UNLIKELY(is_default_type_odd()))
+        compute_in_default(op, *stack);
     Lock lock(recorder());
     s.begin(op);
     counters().count_operator();
@@ -513,6 +537,8 @@ void record(Op &op, Stack *stack)
     s.end();
     Signature *signature = find_or_work_out(s, op, stack);
     submit(s, *signature);
+    if (C10_UNLIKELY(op.draws))
+        note_draw(s, op);
     const uint32_t vdev = s.where();
     if (C10_LIKELY(!signature->depends)) {
         Results results{*signature, op,    stack, begin, vdev, s.mesh,
@@ -522,6 +548,9 @@ void record(Op &op, Stack *stack)
         give_unknown(s, op, *signature, stack, lock, values);
     }
     lock.unlock();
+    if (C10_UNLIKELY(op.writes_list))
+        for (const c10::IValue &item : (*stack)[begin].toListRef())
+            bump(item.toTensor());
     torch::jit::drop(*stack, count);
     for (c10::IValue &value : values)
         stack->push_back(std::move(value));
@@ -594,7 +623,7 @@ uint64_t submit_piece(const Piece &piece)
     put_piece_key(*text, piece);
     Signature *known = find_signature(*text);
     if (!known)
-        known = add_signature(std::string(text->view()), define_piece(piece));
+        known = add_signature(*text, define_piece(piece));
     const Signature &signature = *known;
     mark_place(session());
     if (piece.layout) {

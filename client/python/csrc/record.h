@@ -22,6 +22,7 @@ struct Scratch {
     int64_t vdev;                   /* -1: not known yet */
     uint32_t mesh;                  /* of an operand; 0: none is on one */
     bool has_mask;
+    uint32_t stream;         /* of random numbers, if the operator draws */
     void free_temporaries(); /* after a call, or when the one before did not come that far */
     void begin(const Op &op);
     void end() /* the key is whole */
@@ -41,6 +42,8 @@ void put_number(Scratch &s, const Op &op, const Argument &argument, const c10::I
 void put_tensor(Scratch &s, const Op &op, const Argument &argument, const at::Tensor &tensor);
 void put_generator(Scratch &s, const at::Generator &generator);
 void put_value(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v);
+/* The operator in `s` draws on one device of several, whose streams part then (random.cpp). */
+void note_draw(const Scratch &s, const Op &op);
 /* Append the record; the outputs' ids are in s.outputs then. */
 void submit(Scratch &s, const Signature &signature);
 

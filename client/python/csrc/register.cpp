@@ -107,6 +107,15 @@ bool is_sparse(const std::string &name)
     return name.find("sparse") != std::string::npos;
 }
 
+at::Tensor &set_source_tensor(at::Tensor &self, const at::Tensor &source)
+{
+    TORCH_CHECK(self.scalar_type() == source.scalar_type() && self.device() == source.device(),
+                "Could not set tensor of type ", source.toString(), " to a tensor of type ",
+                self.toString());
+    return set_source_storage_offset(self, source.storage(), source.storage_offset(),
+                                     source.sizes(), source.strides());
+}
+
 /* By hand: what allocates, copies or only changes the handle. */
 void register_by_hand(torch::Library &lib, std::set<std::string> &done)
 {
@@ -126,6 +135,7 @@ void register_by_hand(torch::Library &lib, std::set<std::string> &done)
     BY_HAND("resize_", resize_);
     BY_HAND("set_.source_Storage_storage_offset", set_source_storage_offset);
     BY_HAND("set_.source_Storage", set_source_storage);
+    BY_HAND("set_.source_Tensor", set_source_tensor);
     BY_HAND("set_", set_nothing);
     BY_HAND("dropout", dropout);
     BY_HAND("dropout_", dropout_);

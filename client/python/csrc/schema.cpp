@@ -155,7 +155,8 @@ Op *make_op(const c10::OperatorHandle &handle)
     read_returns(*op);
     find_unsaid(*op);
     op->is_dynamic = has_tag(handle, at::Tag::dynamic_output_shape) ||
-                     has_tag(handle, at::Tag::data_dependent_output);
+                     has_tag(handle, at::Tag::data_dependent_output) ||
+                     name.name == "aten::_unique"; /* which has no tag */
     op->is_index = name.name == "aten::index";
     op->takes_cpu = begins_with(name.name, "aten::index") ||
                     begins_with(name.name, "aten::_index_put_impl") ||
@@ -164,6 +165,8 @@ Op *make_op(const c10::OperatorHandle &handle)
     op->makes_state = full == "aten::zeros_like";
     op->reads_at_rest = full.find("_like") != std::string::npos ||
                         begins_with(full, "aten::clone") || begins_with(full, "aten::copy");
+    op->writes_list = begins_with(full, "aten::_foreach") && handle.schema().returns().empty() &&
+                      handle.schema().arguments()[0].alias_info() != nullptr;
     op->is_pointwise = has_tag(handle, at::Tag::pointwise);
     op->shapes_by_value =
         begins_with(name.name, "aten::arange") || begins_with(name.name, "aten::range") ||

@@ -10,9 +10,7 @@ namespace
 {
 
 struct State {
-    std::mutex lock; /* of what follows, but for `now` and `number` */
-    std::atomic<dt_session_t *> now{nullptr};
-    std::atomic<uint32_t> number{0};
+    std::mutex lock;                /* of what follows, and of beginning and ending a session */
     std::atomic<uint32_t> count{0}; /* of the session's virtual devices; 0: none yet */
     dt_device_options_t options{};
     std::string texts[6];
@@ -73,31 +71,23 @@ uint32_t count_of(dt_session_t *session, const dt_device_options_t &options)
 
 } // namespace
 
-dt_session_t *if_session()
-{
-    return state().now.load(std::memory_order_acquire);
-}
+std::atomic<dt_session_t *> session_now{nullptr};
+std::atomic<uint32_t> session_count{0};
 
-uint32_t session_number()
-{
-    return state().number.load(std::memory_order_relaxed);
-}
-
-dt_session_t *session()
+dt_session_t *begin_session()
 {
     State &s = state();
-    dt_session_t *now = s.now.load(std::memory_order_acquire);
-    if (C10_LIKELY(now != nullptr))
-        return now;
     std::lock_guard<std::mutex> hold(s.lock);
-    if ((now = s.now.load(std::memory_order_acquire)) != nullptr)
+    dt_session_t *now = if_session();
+    if (now)
         return now;
     TORCH_CHECK(!s.is_ended, "the dtorch device cannot be used any more: the program ends");
     now = connect(s);
     s.count = count_of(now, s.options);
-    create_meshes(now, s.number + 1);
-    s.number++;
-    s.now.store(now, std::memory_order_release);
+    create_meshes(now, session_count + 1);
+    session_count++;
+    session_now.store(now, std::memory_order_release);
+    session_goes_on();
     return now;
 }
 
@@ -148,7 +138,7 @@ int dt_device_configure(const dt_device_options_t *options)
         return DT_ERR_INVALID;
     }
     std::lock_guard<std::mutex> hold(s.lock);
-    if (s.now.load()) {
+    if (if_session()) {
         set_error_text("the session has begun");
         return DT_ERR_EXISTS;
     }
@@ -179,7 +169,7 @@ int dt_device_disconnect(int64_t timeout_ms)
         memset(failure.get(), 0, sizeof *failure);
         std::lock_guard<std::mutex> hold(s.lock);
         Lock recording(recorder());
-        dt_session_t *now = s.now.exchange(nullptr);
+        dt_session_t *now = session_now.exchange(nullptr);
         if (!now)
             return (int)DT_OK;
         forget_signatures();
@@ -214,7 +204,7 @@ int dt_device_need(int count)
     return guarded([&] {
         State &s = state();
         std::lock_guard<std::mutex> hold(s.lock);
-        if (!s.now.load()) {
+        if (!if_session()) {
             if (count > 0 && (uint32_t)count > s.options.vdev_count)
                 s.options.vdev_count = (uint32_t)count;
             return (int)DT_OK;

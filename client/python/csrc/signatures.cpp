@@ -1,7 +1,5 @@
 // The table of signatures: from a call's key to the number that the session knows it by.
 #include <algorithm>
-#include <cstring>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "internal.h"
@@ -15,11 +13,9 @@ namespace
  */
 constexpr size_t signatures_max = 12000;
 
-using Table = std::unordered_map<std::string, std::unique_ptr<Signature>, KeyHash, std::equal_to<>>;
-
 /* Recorder held. */
 struct Signatures {
-    Table table;
+    KeyTable<std::unique_ptr<Signature>> table;
     uint64_t tick = 0;
     /* Dropped lately: a call that waits for its results may still look at one. */
     std::vector<std::unique_ptr<Signature>> old;
@@ -37,25 +33,21 @@ void make_room(Signatures &s)
     std::vector<uint64_t> used;
     std::vector<uint32_t> numbers;
     dt_error_t err;
-    for (auto &entry : s.table)
-        used.push_back(entry.second->used);
+    s.table.for_each([&](const std::unique_ptr<Signature> &known) { used.push_back(known->used); });
     auto third = used.begin() + (ptrdiff_t)(used.size() / 3);
     std::nth_element(used.begin(), third, used.end());
     const uint64_t oldest = *third;
     s.old.clear();
-    for (auto at = s.table.begin(); at != s.table.end();) {
-        if (at->second->used >= oldest) {
-            ++at;
-            continue;
-        }
-        numbers.push_back(at->second->number);
-        s.old.push_back(std::move(at->second));
-        at = s.table.erase(at);
-    }
+    s.table.take_out([&](std::unique_ptr<Signature> &known) {
+        if (known->used >= oldest)
+            return false;
+        numbers.push_back(known->number);
+        s.old.push_back(std::move(known));
+        return true;
+    });
     /* Calls that differ only here are one signature there. */
     std::unordered_set<uint32_t> kept;
-    for (auto &entry : s.table)
-        kept.insert(entry.second->number);
+    s.table.for_each([&](const std::unique_ptr<Signature> &known) { kept.insert(known->number); });
     numbers.erase(std::remove_if(numbers.begin(), numbers.end(),
                                  [&](uint32_t number) { return kept.count(number) != 0; }),
                   numbers.end());
@@ -67,27 +59,26 @@ void make_room(Signatures &s)
 Signature *find_signature(const Key &key)
 {
     Signatures &s = signatures();
-    auto known = s.table.find(key.view());
-    if (C10_UNLIKELY(known == s.table.end()))
+    std::unique_ptr<Signature> *known = s.table.find(key);
+    if (C10_UNLIKELY(!known))
         return nullptr;
-    known->second->used = ++s.tick;
-    return known->second.get();
+    (*known)->used = ++s.tick;
+    return known->get();
 }
 
-Signature *add_signature(std::string key, std::unique_ptr<Signature> made)
+Signature *add_signature(const Key &key, std::unique_ptr<Signature> made)
 {
     Signatures &s = signatures();
     if (s.table.size() >= signatures_max)
         make_room(s);
     made->used = ++s.tick;
-    return s.table.emplace(std::move(key), std::move(made)).first->second.get();
+    return s.table.add(key, std::move(made))->get();
 }
 
 void forget_signatures()
 {
     Signatures &s = signatures();
-    for (auto &entry : s.table)
-        s.old.push_back(std::move(entry.second));
+    s.table.for_each([&](std::unique_ptr<Signature> &known) { s.old.push_back(std::move(known)); });
     s.table.clear();
 }
 

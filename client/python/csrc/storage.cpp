@@ -211,7 +211,7 @@ void release(void *context)
         for (size_t i = 0; i < storage->views.size(); i++)
             ids[i] = storage->views[i].id;
         ids[total - 1] = storage->id;
-        free_ids(storage, ids, (uint32_t)total);
+        free_ids(storage, ids, (uint32_t)total, storage->bytes);
     }
     if (storage->mesh) {
         storage->wish.reset();
@@ -321,11 +321,11 @@ at::Tensor make_tensor(const Geometry *geometry, uint32_t vdev, uint64_t id, uin
     return tensor;
 }
 
-void free_ids(const Storage *storage, const uint64_t *ids, uint32_t count)
+void free_ids(const Storage *storage, const uint64_t *ids, uint32_t count, size_t bytes)
 {
     dt_session_t *session = if_session();
     if (session && storage->session == session_number())
-        dt_free_ids(session, ids, count);
+        dt_free_ids_of(session, ids, count, bytes);
 }
 
 void forget(Storage *storage)
@@ -335,7 +335,7 @@ void forget(Storage *storage)
     std::vector<uint64_t> ids{storage->id};
     for (const View &view : storage->views)
         ids.push_back(view.id);
-    free_ids(storage, ids.data(), (uint32_t)ids.size());
+    free_ids(storage, ids.data(), (uint32_t)ids.size(), storage->bytes);
     storage->views.clear();
     storage->id = 0;
 }

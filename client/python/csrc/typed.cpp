@@ -22,8 +22,7 @@ const Argument list_element{Kind::other, false, -1};
 
 void put_int(Scratch &s, int64_t number)
 {
-    s.key.put('i');
-    s.key.put(false);
+    s.key.put((uint64_t)'i' << 32);
     s.key.put(number);
 }
 
@@ -49,8 +48,7 @@ void put(Scratch &s, const Op &op, const Argument &argument, double number)
 
 void put(Scratch &s, const Op &, const Argument &, bool is_true)
 {
-    s.key.put('b');
-    s.key.put(false);
+    s.key.put((uint64_t)'b' << 32);
     s.key.put((int64_t)is_true);
 }
 
@@ -269,6 +267,8 @@ template <typename... Args> const Signature *send(Op &op, const Args &...args)
 {
     Scratch &s = scratch();
     size_t i = 0;
+    if (C10_UNLIKELY(is_default_type_odd()))
+        return nullptr;
     s.begin(op);
     (put(s, op, op.arguments[i++], args), ...);
     s.end();
@@ -278,6 +278,8 @@ template <typename... Args> const Signature *send(Op &op, const Args &...args)
     counters().count_operator();
     counters().count_hit();
     submit(s, *signature);
+    if (C10_UNLIKELY(op.draws))
+        note_draw(s, op);
     return signature;
 }
 
@@ -327,18 +329,27 @@ template <typename Name, typename... Args> struct Typed<Name, at::Tensor &(at::T
     }
 };
 
-template <typename Name, typename... Args> struct Typed<Name, void(Args...)> {
+void bump_all(const at::TensorList &list)
+{
+    for (const at::Tensor &tensor : list)
+        bump(tensor);
+}
+
+/* Lists that are written: the first argument. */
+template <typename Name, typename... Args> struct Typed<Name, void(at::TensorList, Args...)> {
     static inline Op *op = nullptr;
-    static void call(Args... args)
+    static void call(at::TensorList self, Args... args)
     {
         (void)session();
         note_place();
         if (!any_mesh()) {
             Lock lock(recorder());
-            if (send(*op, args...))
+            if (send(*op, self, args...)) {
+                bump_all(self);
                 return;
+            }
         }
-        (void)slowly(*op, args...);
+        (void)slowly(*op, self, args...);
     }
 };
 

@@ -64,9 +64,9 @@ struct Deeper {
 
 /* Calls seen before, by their keys. Recorder held. */
 constexpr size_t known_views_max = 65536;
-std::unordered_map<std::string, Geometries, KeyHash, std::equal_to<>> &known_views()
+KeyTable<Geometries> &known_views()
 {
-    static auto *table = new std::unordered_map<std::string, Geometries, KeyHash, std::equal_to<>>;
+    static auto *table = new KeyTable<Geometries>;
     return *table;
 }
 
@@ -125,7 +125,7 @@ void drop_some(Storage *storage)
         return goes;
     });
     views.erase(end, views.end());
-    free_ids(storage, old.data(), (uint32_t)old.size());
+    free_ids(storage, old.data(), (uint32_t)old.size(), 0);
 }
 
 void remember(Storage *storage, const Geometry *geometry, uint64_t id)
@@ -222,7 +222,7 @@ uint32_t signature_of(const Step &step, bool is_moving, uint32_t vdev)
     key_of_step->put(vdev);
     Signature *known = find_signature(*key_of_step);
     if (!known)
-        known = add_signature(std::string(key_of_step->view()), define_step(step, is_moving, vdev));
+        known = add_signature(*key_of_step, define_step(step, is_moving, vdev));
     return known->number;
 }
 
@@ -265,6 +265,13 @@ uint64_t send_strided(Storage *storage, const Geometry *view)
             flat_id = send_strided(storage, flat);
         int64_t count =
             (int64_t)(storage->base->span_bytes / dt_element_bytes((dt_dtype_t)meta.dtype));
+        const int64_t used = count * (int64_t)dt_element_bytes((dt_dtype_t)meta.dtype) /
+                             (int64_t)dt_element_bytes((dt_dtype_t)base.dtype);
+        if (used != flat->meta.sizes[0]) { /* a rest that is no whole element */
+            const Geometry *whole = geometry_of((c10::ScalarType)base.dtype, {used}, nullptr);
+            flat_id = view_id(storage, whole);
+            flat = whole;
+        }
         parent = geometry_of((c10::ScalarType)meta.dtype, {count}, nullptr);
         from = known_id(storage, parent);
         if (!from) {
@@ -429,8 +436,7 @@ void begin_view(Scratch &s, const Op &op, const at::Tensor &viewed)
 
 const Geometries *find_view(const Key &key)
 {
-    auto known = known_views().find(key.view());
-    return known == known_views().end() ? nullptr : &known->second;
+    return known_views().find(key);
 }
 
 at::Tensor view_of(const at::Tensor &viewed, const Geometry *geometry)
@@ -465,7 +471,8 @@ static void remember_view(const Op &op, const std::vector<c10::IValue> &args, si
         geometries.push_back(geometry_of(result));
     if (known_views().size() >= known_views_max)
         known_views().clear();
-    known_views().try_emplace(std::string(s.key.view()), std::move(geometries));
+    if (!known_views().find(s.key))
+        known_views().add(s.key, std::move(geometries));
 }
 
 void record_view(Op &op, Stack *stack)

@@ -14,10 +14,11 @@ cluster of one node starts on this machine, and ends with the program. Only what
 torch.dtorch is the device's module, as torch.cuda is for CUDA.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import torch  # noqa: F401  (loads the device by the entry point, unless that is switched off)
 
-from dtorch import _start, plans
-from dtorch._distribute import distribute
+from dtorch import _start
 from dtorch._future import TensorFuture, fetch
 from dtorch._sharded import (arange, distribute_tensor, empty, eye, full, full_tensor, linspace, ones, rand, randint, randn,
                              randperm, redistribute, shards, strict, to_torch, zeros)
@@ -31,5 +32,24 @@ __all__ = [
     "connect", "disconnect", "distribute", "distribute_tensor", "empty", "eye", "fetch", "full", "full_tensor",
     "init_device_mesh", "linspace", "ones", "plans", "rand", "randint", "randn", "randperm", "redistribute", "session_info",
     "shards", "strict", "to_torch", "zeros"]
+
+if TYPE_CHECKING:
+    from dtorch import plans
+    from dtorch._distribute import distribute
+
+
+def __getattr__(name: str) -> Any:
+    """What programs on one device have no use for is read when it is asked for: each `import torch` comes here."""
+    if name == "plans":
+        import importlib
+
+        return importlib.import_module("dtorch.plans")
+    if name == "distribute":
+        from dtorch._distribute import distribute
+
+        globals()[name] = distribute
+        return distribute
+    raise AttributeError(f"module 'dtorch' has no attribute {name!r}")
+
 
 _start.start()

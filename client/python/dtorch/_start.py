@@ -118,8 +118,9 @@ def _take_meta(library: _native.Library) -> None:
         from torch import _meta_registrations as registrations
 
         old = registrations._meta_lib_dont_use_me_use_register_meta
-        names = [key.split("/")[1] for key in old._op_impls]
-    except (ImportError, AttributeError, IndexError):
+        keys, known = set(old._op_impls), torch.library._impls
+        kernels = {key.split("/")[1]: _meta_of(key.split("/")[1]) for key in keys}
+    except (ImportError, AttributeError, IndexError, KeyError):
         return
     old._destroy()
     try:
@@ -127,10 +128,16 @@ def _take_meta(library: _native.Library) -> None:
     finally:
         new = torch.library.Library("aten", "IMPL", "Meta")
         registrations._meta_lib_dont_use_me_use_register_meta = new
-        for name in names:
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            new.impl(operator, operator.py_kernels[torch._C.DispatchKey.Meta])
+        for name, kernel in kernels.items():  # as new.impl() does it, without the checks that they have passed before
+            new.m.impl(name, "Meta", kernel, False)
+        known |= keys
+        new._op_impls |= keys
+
+
+def _meta_of(name: str) -> Any:
+    """Python's Meta function of an operator, "add.Tensor"."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default").py_kernels[torch._C.DispatchKey.Meta]
 
 
 def _finish() -> None:

@@ -23,6 +23,13 @@ void generator_state(const c10::OperatorHandle &, Stack *stack)
     stack->emplace_back(generator.get_state());
 }
 
+/* The same on the device of a tensor, which is all that it is for. */
+void generator_state_beside(const c10::OperatorHandle &handle, Stack *stack)
+{
+    stack->pop_back();
+    generator_state(handle, stack);
+}
+
 void set_generator_state(const c10::OperatorHandle &, Stack *stack)
 {
     at::Tensor state = stack->back().toTensor().cpu().contiguous();
@@ -61,6 +68,8 @@ void register_operators()
     is_done = true;
     lib->def("generator_state(Generator generator) -> Tensor",
              torch::CppFunction::makeFromBoxedFunction<&generator_state>());
+    lib->def("generator_state.beside(Generator generator, Tensor where) -> Tensor",
+             torch::CppFunction::makeFromBoxedFunction<&generator_state_beside>());
     lib->def("set_generator_state(Generator generator, Tensor state) -> ()",
              torch::CppFunction::makeFromBoxedFunction<&set_generator_state>());
     lib->def("metadata(Tensor tensor) -> Tensor", metadata);
