@@ -51,7 +51,7 @@ class Llama:
     def make(self) -> None:
         self.program = example()
         self.model = self.program.load(self.smol)
-        self.want = self.program.run(copy.deepcopy(self.model), self.ids, self.ids[:1, :4], self.steps, 12)
+        self.want = self.program.run(copy.deepcopy(self.model), self.ids, self.ids[:1, :4], self.steps, 12, self.program.rate(self.smol))
 
     def check(self, mesh: str, plan: str, vocabulary: bool) -> None:
         if self.program is None:
@@ -59,7 +59,8 @@ class Llama:
         where, made = self.program.configuration(mesh, plan, vocabulary, self.model.config)
         model, batch, begin = self.program.spread(copy.deepcopy(self.model), where, made, self.ids, self.ids[:1, :4])
         try:
-            print(f"{mesh or 'one device'}: {self.program.compare(self.want, self.program.run(model, batch, begin, self.steps, 12))}")
+            got = self.program.run(model, batch, begin, self.steps, 12, self.program.rate(self.smol))
+            print(f"{mesh or 'one device'}: {self.program.compare(self.want, got)}")
         except SystemExit as error:
             raise AssertionError(str(error)) from None
 
