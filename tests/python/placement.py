@@ -339,6 +339,8 @@ def cases():
     yield "aten::baddbmm", (i(9, 2, 5, 6), i(9, 2, 5, 3), i(9, 2, 3, 6)), {"beta": 0.2, "alpha": 0.6}
     yield "aten::avg_pool2d", (i(9, 2, 3, 4, 5), [2, 2])
     yield "aten::avg_pool2d", (r(2, 3, 4, 5), [2, 2])
+    yield "aten::narrow", (r(6, 5, 4), -1, 1, 2)
+    yield "aten::narrow", (i(9, 5, 4), 0, 0, 3)
     yield "aten::view", (r(4, 12), [4, 4, 3])
     yield "aten::view", (r(5, 4, 3), [5, 12])
     yield "aten::sum.dim_IntList", (r(6, 4, 5), [1], True)
