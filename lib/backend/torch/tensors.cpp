@@ -1,5 +1,8 @@
 // Tensors as the table tells of them, and bytes in and out.
+#if __has_include(<ATen/NamedTensorUtils.h>) /* later releases have no named tensors */
 #include <ATen/NamedTensorUtils.h>
+#define DT_TORCH_HAS_NAMES 1
+#endif
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -129,7 +132,9 @@ dt_status_t tensor_read(void *arg, void *handle, uint64_t offset, void *ret_byte
         dt_status_t status = check_range(tensor, offset, size, err);
         if (status != DT_OK || size == 0)
             return status;
+#ifdef DT_TORCH_HAS_NAMES
         at::NoNamesGuard guard; /* values have no names, and some operators refuse those that do */
+#endif
         at::Tensor packed = tensor.resolve_conj().resolve_neg().contiguous();
         if (packed.device().is_cpu())
             memcpy(ret_bytes, static_cast<const char *>(packed.const_data_ptr()) + offset, size);
