@@ -28,7 +28,6 @@ static dt_status_t check_submit(const dt_session_t *session, uint32_t signature,
 }
 
 /* NOLINTNEXTLINE(readability-function-size): the public interface, nine parameters */
-/* NOLINTNEXTLINE(readability-function-size): the public interface, nine parameters */
 dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t *inputs,
                       uint32_t input_count, const dt_value_t *scalars, uint32_t scalar_count,
                       uint64_t *ret_outputs, uint32_t output_count, dt_error_t *err)

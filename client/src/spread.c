@@ -322,12 +322,12 @@ static uint32_t dense_of(dt_session_t *session, uint32_t meta)
 /* A copy of a view has other strides, and nothing of its storage beside it. */
 static dt_status_t check_strided(const struct job *job, dt_error_t *err)
 {
-    const dt_client_node_t *node = job->in ? job->nodes[0] : NULL;
+    dt_client_node_t *node = job->in ? job->nodes[0] : NULL;
     if (!node || !node->source || !job->signature->is_strided ||
         job->plan->want[0] == node->place || node->meta == DT_CLIENT_NO_META)
         return DT_OK;
     const dt_meta_t *view = job->session->metas.items[node->meta];
-    uint32_t whole = base_of((dt_client_node_t *)(uintptr_t)node)->meta;
+    uint32_t whole = base_of(node)->meta;
     if (whole != DT_CLIENT_NO_META && dense_of(job->session, node->meta) == node->meta &&
         dt_meta_numel(view) == dt_meta_numel(job->session->metas.items[whole]))
         return DT_OK;

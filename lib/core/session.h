@@ -60,8 +60,8 @@
  *   link has node_window_bytes and node_window_records in flight, and one frame beyond. While more
  *   than results_bytes of Results are not confirmed by FuturesDone, nodes get no more than what the
  *   oldest missing one needs: the records up to its FETCH, all of them. Acks are merged: sent after
- * DT_SESSION_ACK_BYTES, DT_SESSION_ACK_NS, or at SYNC. A node is told how many of its messages were
- * taken.
+ *   DT_SESSION_ACK_BYTES, DT_SESSION_ACK_NS, or at SYNC. A node is told how many of its messages
+ *   were taken.
  *
  * Answers. A Result is kept and sent again after each resume until FuturesDone confirms it. Queries
  *   are kept until answered and asked again at a node that comes back.

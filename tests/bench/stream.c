@@ -520,8 +520,8 @@ static void bulk(const char *way, bool use_tcp, dt_bulkpeer_kind_t kind, struct 
     down->peer_value = median(&peer_got);
     report(up, &sent);
     report(down, &got);
+    dt_bulkpeer_stop(&peer); /* before the cluster: its end looks for processes that are left */
     end_bed(&bed);
-    dt_bulkpeer_stop(&peer);
 }
 
 static void bench_bulk_tcp(void)

@@ -243,6 +243,18 @@ static void run_step(dt_session_t *session, dt_tensor_t *a, uint64_t step)
     cr_assert_eq(dt_range_end(session, NULL), DT_OK);
 }
 
+/* What was traced, free(). */
+static event_t *traced(const struct tracer *tracer, size_t *ret_count)
+{
+    char *text = tracer->said.out;
+    cr_assert_eq(tracer->said.code, 0, "%s%s", tracer->said.err, dt_testcluster_logs(tracer->tc));
+    const char *end = json_value(text, 0);
+    cr_assert(end && *json_space(end) == '\0', "no JSON: %.200s", end ? end : text);
+    event_t *events = calloc(EVENTS_MAX, sizeof *events);
+    *ret_count = read_events(text, events);
+    return events;
+}
+
 Test(timeline, it_has_the_operators_ranges_and_steps_of_a_running_program)
 {
     char conf[128];
@@ -263,11 +275,8 @@ Test(timeline, it_has_the_operators_ranges_and_steps_of_a_running_program)
         run_step(session, a, step);
     (void)pthread_join(thread, NULL);
 
-    cr_assert_eq(tracer.said.code, 0, "%s%s", tracer.said.err, dt_testcluster_logs(tracer.tc));
-    const char *end = json_value(tracer.said.out, 0);
-    cr_assert(end && *json_space(end) == '\0', "no JSON: %.200s", end ? end : tracer.said.out);
-    event_t *events = calloc(EVENTS_MAX, sizeof *events);
-    size_t count = read_events(tracer.said.out, events);
+    size_t count;
+    event_t *events = traced(&tracer, &count);
     check_nesting(events, count);
     cr_assert(check_steps(events, count) > 0, "no whole step in %zu events", count);
     cr_assert(has(events, count, 'X', 10, "aten::add.Tensor"));
@@ -355,11 +364,8 @@ Test(timeline, each_device_has_a_lane_of_what_it_moved_on_the_clock_of_the_progr
     while (!atomic_load(&tracer.is_done))
         move_once(session, mesh, sharded);
     (void)pthread_join(thread, NULL);
-    cr_assert_eq(tracer.said.code, 0, "%s%s", tracer.said.err, dt_testcluster_logs(tracer.tc));
-    const char *end = json_value(tracer.said.out, 0);
-    cr_assert(end && *json_space(end) == '\0', "no JSON: %.200s", end ? end : tracer.said.out);
-    event_t *events = calloc(EVENTS_MAX, sizeof *events);
-    size_t count = read_events(tracer.said.out, events);
+    size_t count;
+    event_t *events = traced(&tracer, &count);
     for (unsigned vdev = 0; vdev < 2; vdev++)
         cr_assert(count_within(events, count, 10000 + vdev, "dtorch::redistribute") > 0,
                   "no move of vdev %u within a range of the program:\n%.4000s", vdev,
