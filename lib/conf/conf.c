@@ -229,14 +229,15 @@ dt_status_t dt_conf_fail(const dt_conf_t *conf, const char *key, dt_error_t *err
     char text[sizeof err->text];
     size_t index = dt_conf_find(conf->table, key);
     dt_check(index < conf->table->option_count);
-    const dt_conf_value_t *value = &conf->values[index];
+    dt_conf_entry_t entry;
+    dt_conf_entry(conf, index, &entry);
 
     va_list args;
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s: %s=%.*s: %s", value->origin, key,
-                   CONF_VALUE_SHOWN, value->text, text);
+    return dt_fail(err, DT_ERR_INVALID, "dt", 0, "%s: %s=%.*s: %s", entry.origin, key,
+                   CONF_VALUE_SHOWN, entry.value, text);
 }
 
 /* Name what differs, and in *ret_fixed what of it needs a restart. */

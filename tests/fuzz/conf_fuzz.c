@@ -1,5 +1,6 @@
 /* Fuzzes the option parser. The first byte picks the program, the rest is a file.
- * A file that is taken must survive its own dump: the same hash comes back. */
+ * A file that is taken must survive its own dump: the same hash comes back. A secret is in no dump.
+ */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -24,7 +25,7 @@ static void check_dump(const dt_conf_table_t *table, const dt_conf_t *conf)
         dt_conf_entry_t a, b;
         dt_conf_entry(conf, i, &a);
         dt_conf_entry(again, i, &b);
-        dt_check(strcmp(a.value, b.value) == 0);
+        dt_check(strcmp(b.value, a.option->is_secret ? "" : a.value) == 0);
     }
     dt_conf_free(again);
     dt_buf_fini(&dump);
