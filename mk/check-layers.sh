@@ -16,7 +16,7 @@ loop: base conf wire tensor ops shm loop
 device: base conf wire tensor ops shm loop device
 backend: base tensor device backend
 rpc: base conf wire tensor ops shm shard core loop device rpc pki
-transport: base conf wire tensor ops shm shard core loop device transport
+transport: base conf wire tensor ops shm shard core loop device pki transport
 store: base conf wire tensor ops shm shard core loop device store
 sysd: base conf wire tensor ops shm shard core loop device sysd
 metrics: base conf wire tensor ops shm shard core loop device metrics
@@ -27,7 +27,7 @@ pki: base conf wire tensor ops shm shard core loop device pki
 programs='
 daemons/controllerd: base conf wire tensor ops shm shard core loop rpc store sysd metrics pki
 daemons/workerd: base conf wire tensor ops shm shard core loop device transport rpc sysd metrics pki
-client/src: base conf wire tensor ops shm shard loop rpc
+client/src: base conf wire tensor ops shm shard loop rpc pki
 client/ctl: base conf wire tensor ops shm shard loop rpc pki
 '
 bad=0 files=0

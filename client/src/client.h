@@ -27,6 +27,7 @@
 #include "dtorch/v1/session.pb-c.h"
 #include "loop/child.h"
 #include "loop/loop.h"
+#include "pki/tls.h"
 #include "rpc/rpc.h"
 #include "shard/layout.h"
 #include "shard/rules.h"
@@ -206,6 +207,8 @@ typedef struct dt_client_path {
     uint8_t instance[8];
     uint8_t token[DT_BULK_TOKEN_BYTES];
     char node[64], boot_id[40], local[64], address[64];
+    const char *no_address; /* why there is none */
+    bool has_tls;           /* at `address` */
     uint32_t uid;
     uint32_t *vdevs; /* (vdev_count) */
     uint32_t vdev_count;
@@ -216,6 +219,7 @@ typedef struct dt_client_path {
     int64_t since_ns; /* when it was dialled */
     int64_t retry_ns; /* not dialled again before */
     int fd;           /* -1: none */
+    dt_tls_t *tls;    /* NULL: the socket is plain */
     dt_watch_t *watch;
     dt_client_window_t *window; /* NULL: none, or not welcomed yet */
     int window_fd;              /* until it was sent; -1 */

@@ -1,5 +1,6 @@
 /* The direct ways to nodes, past the controller: by a unix socket and a window of shared memory on
- * one host, else by TCP where plain text may go. The messages are those of wire/bulk.h.
+ * one host, else by TCP, with TLS where the node has certificates. The messages are those of
+ * wire/bulk.h.
  *
  *   a door comes (a token, where to connect) --> IDLE --> something is to be moved: connect, HELLO
  * with the window --> WELCOME: READY --> it breaks, or is refused: SPENT until the next door
@@ -106,6 +107,7 @@ static void end_path(dt_client_path_t *path, const char *why, bool is_again)
     if (!was_ready)
         note_detour(session, path->is_local ? "shared memory" : path->address, why);
     dt_watch_free(path->watch);
+    dt_tls_free(DT_TAKE(path->tls));
     (void)close(path->fd);
     if (path->window_fd >= 0)
         (void)close(path->window_fd);
@@ -134,6 +136,15 @@ static void break_path(dt_client_path_t *path, int number)
                     (number == 0 || number == ECONNRESET || number == EPIPE);
     path->broken_count += is_again;
     end_path(path, number ? strerror(number) : "the node closed the connection", is_again);
+}
+
+/* What TLS says when it is over. */
+static void fail_path(dt_client_path_t *path, const dt_error_t *err)
+{
+    if (dt_str_is_equal(err->source, "errno"))
+        break_path(path, (int)err->source_code);
+    else
+        close_path(path, err->text);
 }
 
 static void path_free(dt_client_path_t *path)
@@ -185,9 +196,37 @@ static bool keep_out(dt_client_path_t *path, const uint8_t *bytes, size_t size)
     return true;
 }
 
+static void watch_what(dt_client_path_t *path)
+{
+    bool wants_out = path->tls ? dt_tls_wants_out(path->tls) : path->out_len > 0;
+    dt_watch_set(path->watch, DT_LOOP_READABLE | (wants_out ? DT_LOOP_WRITABLE : 0));
+}
+
+/* Whether the socket has no room: what is kept has to go first. */
+static bool is_full(const dt_client_path_t *path)
+{
+    return path->out_len > 0 || (path->tls && dt_tls_wants_out(path->tls));
+}
+
+/* Returns how many bytes were taken; -1: the path is over. */
+static ssize_t send_secure(dt_client_path_t *path, const uint8_t *head, const uint8_t *body,
+                           size_t size)
+{
+    dt_error_t err;
+    ssize_t sent = dt_tls_send(path->tls, path->fd, head, DT_BULK_HEAD_BYTES, &err);
+    ssize_t more = sent == (ssize_t)DT_BULK_HEAD_BYTES && size
+                       ? dt_tls_send(path->tls, path->fd, body, size, &err)
+                       : 0;
+    if (sent < 0 || more < 0) {
+        fail_path(path, &err);
+        return -1;
+    }
+    return sent + more;
+}
+
 /* The hello brings the window. */
-static ssize_t send_now(const dt_client_path_t *path, const uint8_t *head, const uint8_t *body,
-                        size_t size)
+static ssize_t send_plain(dt_client_path_t *path, const uint8_t *head, const uint8_t *body,
+                          size_t size)
 {
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
@@ -211,7 +250,11 @@ static ssize_t send_now(const dt_client_path_t *path, const uint8_t *head, const
     do
         sent = sendmsg(path->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
-    return sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : sent;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (sent < 0)
+        break_path(path, errno);
+    return sent;
 }
 
 static bool send_message(dt_client_path_t *path, const dt_bulk_head_t *head, const uint8_t *body)
@@ -223,11 +266,10 @@ static bool send_message(dt_client_path_t *path, const dt_bulk_head_t *head, con
         return false;
     dt_bulk_put(bytes, head);
     if (path->out_len == 0)
-        sent = send_now(path, bytes, body, size);
-    if (sent < 0) {
-        break_path(path, errno);
+        sent =
+            path->tls ? send_secure(path, bytes, body, size) : send_plain(path, bytes, body, size);
+    if (sent < 0)
         return false;
-    }
     if (path->window_fd >= 0 && sent > 0) {
         (void)close(path->window_fd);
         path->window_fd = -1;
@@ -240,29 +282,47 @@ static bool send_message(dt_client_path_t *path, const dt_bulk_head_t *head, con
         close_path(path, "the node does not read");
         return false;
     }
-    if (path->out_len)
-        dt_watch_set(path->watch, DT_LOOP_READABLE | DT_LOOP_WRITABLE);
+    if (is_full(path))
+        watch_what(path);
     return true;
+}
+
+/* Send more of what is kept. Returns as send(); -1: the path is over. */
+static ssize_t send_kept(dt_client_path_t *path)
+{
+    const uint8_t *bytes = path->out + path->out_at;
+    dt_error_t err;
+    ssize_t sent;
+    if (path->tls) {
+        sent = dt_tls_send(path->tls, path->fd, bytes, path->out_len, &err);
+        if (sent < 0)
+            fail_path(path, &err);
+        return sent;
+    }
+    do
+        sent = send(path->fd, bytes, path->out_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (sent < 0)
+        break_path(path, errno);
+    return sent;
 }
 
 static void flush(dt_client_path_t *path)
 {
-    while (path->out_len > 0) {
-        ssize_t sent =
-            send(path->fd, path->out + path->out_at, path->out_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    while (is_full(path)) {
+        ssize_t sent = send_kept(path);
+        if (sent < 0)
             return;
-        if (sent < 0) {
-            break_path(path, errno);
-            return;
-        }
         path->out_at += (size_t)sent;
         path->out_len -= (size_t)sent;
+        if (sent == 0)
+            break;
     }
-    path->out_at = 0;
-    dt_watch_set(path->watch, DT_LOOP_READABLE);
+    if (path->out_len == 0)
+        path->out_at = 0;
+    watch_what(path);
 }
 
 void dt_client_path_received(dt_client_path_t *path, uint64_t transfer, uint64_t received,
@@ -311,8 +371,8 @@ bool dt_client_path_piece(dt_client_path_t *path, dt_client_upload_t *upload, si
                            .transfer = upload->number,
                            .offset = upload->sent,
                            .size = (uint32_t)size};
-    if (path->out_len > 0)
-        return false; /* the socket is full */
+    if (is_full(path))
+        return false;
     dt_client_record_chunk(session, upload, size);
     bool is_placed = path->window && upload->size > DT_BULK_INLINE_MAX;
     if (is_placed) {
@@ -411,27 +471,30 @@ static void on_message(dt_client_path_t *path)
     }
 }
 
-/* Read up to `size` bytes. 0: none now, or with *ret_error not 0 the connection is over: -1 by its
- * end. */
-static size_t receive_some(int fd, uint8_t *bytes, size_t size, int *ret_error)
+/* Read up to `size` bytes. 0: none now, or with an error in *ret_err the connection is over. */
+static size_t receive_some(dt_client_path_t *path, uint8_t *bytes, size_t size, dt_error_t *ret_err)
 {
     ssize_t got;
+    if (path->tls) {
+        got = dt_tls_recv(path->tls, path->fd, bytes, size, ret_err);
+        return got > 0 ? (size_t)got : 0;
+    }
     do
-        got = recv(fd, bytes, size, MSG_DONTWAIT);
+        got = recv(path->fd, bytes, size, MSG_DONTWAIT);
     while (got < 0 && errno == EINTR);
     if (got > 0)
         return (size_t)got;
     if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
-        *ret_error = got == 0 ? -1 : errno;
+        (void)dt_fail(ret_err, DT_ERR_PEER, "errno", got == 0 ? 0 : errno, "%s", "");
     return 0;
 }
 
 static size_t receive(dt_client_path_t *path, uint8_t *bytes, size_t size)
 {
-    int error = 0;
-    size_t got = receive_some(path->fd, bytes, size, &error);
-    if (error)
-        break_path(path, error > 0 ? error : 0);
+    dt_error_t err = {.code = DT_OK};
+    size_t got = receive_some(path, bytes, size, &err);
+    if (err.code != DT_OK)
+        fail_path(path, &err);
     return got;
 }
 
@@ -472,7 +535,7 @@ static size_t read_body(dt_client_path_t *path, size_t size)
 {
     dt_session_t *session = path->session;
     const dt_bulk_head_t *head = &path->head;
-    int error = 0;
+    dt_error_t err = {.code = DT_OK};
     size_t got = 0;
     if (path->is_in_place) {
         pthread_mutex_lock(&session->lock);
@@ -480,11 +543,11 @@ static size_t read_body(dt_client_path_t *path, size_t size)
             dt_client_bulk_room(session, head->transfer, head->total, head->offset, size);
         size_t left = size - path->body_len;
         if (room)
-            got = receive_some(path->fd, room + path->body_len,
-                               left < LOCKED_MAX ? left : LOCKED_MAX, &error);
+            got = receive_some(path, room + path->body_len, left < LOCKED_MAX ? left : LOCKED_MAX,
+                               &err);
         pthread_mutex_unlock(&session->lock);
-        if (error)
-            break_path(path, error > 0 ? error : 0);
+        if (err.code != DT_OK)
+            fail_path(path, &err);
         if (room)
             return got;
         path->is_in_place = false;
@@ -494,10 +557,18 @@ static size_t read_body(dt_client_path_t *path, size_t size)
                                  : 0;
 }
 
+/* With TLS what lies decrypted is read to its end: no poll would tell of it. */
+static bool goes_on(dt_client_path_t *path, size_t budget)
+{
+    if (path->fd >= 0 && budget == 0 && path->tls)
+        dt_tls_hold(path->tls, true);
+    return path->fd >= 0 && (budget > 0 || path->tls);
+}
+
 static void read_some(dt_client_path_t *path)
 {
     size_t budget = TURN_BYTES;
-    while (path->fd >= 0 && budget > 0 && read_head(path)) {
+    while (goes_on(path, budget) && read_head(path)) {
         size_t size = dt_bulk_body(&path->head);
         if (path->body_len < size) {
             size_t got = read_body(path, size);
@@ -522,6 +593,10 @@ static void on_ready(void *arg, int events)
         flush(path);
     if (path->fd >= 0 && (events & (DT_LOOP_READABLE | DT_LOOP_HANGUP)))
         read_some(path);
+    if (path->fd >= 0 && path->tls) {
+        dt_tls_hold(path->tls, false);
+        flush(path); /* a handshake that is over lets go what waited for it */
+    }
     dt_client_bulk_pump(session);
 }
 
@@ -576,6 +651,17 @@ static int connect_tcp(dt_client_path_t *path)
     return 0;
 }
 
+/* A node shows its own certificate, by whatever address it is reached. */
+static bool secure(dt_client_path_t *path)
+{
+    const dt_tls_options_t options = {.ca = path->session->settings.ca, .peer = path->node};
+    dt_error_t err;
+    if (path->is_local || !path->has_tls || dt_tls_create(&options, &path->tls, &err) == DT_OK)
+        return true;
+    close_path(path, err.text);
+    return false;
+}
+
 static void say_hello(dt_client_path_t *path)
 {
     const dt_bulk_head_t head = {.kind = DT_BULK_HELLO,
@@ -596,7 +682,7 @@ static void dial(dt_client_path_t *path)
     path->since_ns = dt_loop_now_ns();
     if (!can_local && !path->address[0]) {
         path->state = DT_CLIENT_PATH_SPENT;
-        note_detour(session, path->node, "it is on another host, and has no data port");
+        note_detour(session, path->node, path->no_address);
         return;
     }
     path->state = DT_CLIENT_PATH_DIALING;
@@ -604,7 +690,7 @@ static void dial(dt_client_path_t *path)
     if (code == 0 && dt_watch_create(session->io.loop, path->fd, DT_LOOP_READABLE, on_ready, path,
                                      &path->watch, NULL) != DT_OK)
         code = ENOMEM;
-    if (code == 0)
+    if (code == 0 && secure(path))
         say_hello(path);
     else if (path->fd >= 0)
         close_path(path, strerror(code));
@@ -686,6 +772,24 @@ static bool take_vdevs(dt_client_path_t *path, const Dtorch__V1__DataDoor *door)
     return true;
 }
 
+/* Why nobody should connect to the address of a door; NULL: one should. */
+static const char *why_not_there(const dt_session_t *session, const Dtorch__V1__DataDoor *door)
+{
+    const dt_client_settings_t *settings = &session->settings;
+    bool is_loopback =
+        strncmp(door->address, "127.", 4) == 0 || strncmp(door->address, "[::1]:", 6) == 0;
+    if (!door->address[0])
+        return "it is on another host, and has no data port";
+    if (is_loopback && settings->host[0] && door->boot_id[0] &&
+        !dt_str_is_equal(door->boot_id, settings->host))
+        return "it is on another host, and its data port is on loopback";
+    if (door->tls && !settings->ca)
+        return "its data port has TLS, and CertificateAuthority= is not set";
+    if (!door->tls && settings->has_tls)
+        return "its data port has no TLS, and the controller's has";
+    return NULL;
+}
+
 void dt_client_door(dt_session_t *session, const Dtorch__V1__DataDoor *door)
 {
     dt_client_path_t *path;
@@ -699,8 +803,9 @@ void dt_client_door(dt_session_t *session, const Dtorch__V1__DataDoor *door)
     (void)dt_str_copy(path->node, sizeof path->node, door->node);
     (void)dt_str_copy(path->boot_id, sizeof path->boot_id, door->boot_id);
     (void)dt_str_copy(path->local, sizeof path->local, door->local);
-    (void)dt_str_copy(path->address, sizeof path->address,
-                      session->settings.has_tls ? "" : door->address);
+    path->no_address = why_not_there(session, door);
+    (void)dt_str_copy(path->address, sizeof path->address, path->no_address ? "" : door->address);
+    path->has_tls = door->tls;
     path->uid = door->uid;
     path->has_token = true;
     if (path->state == DT_CLIENT_PATH_SPENT)

@@ -262,6 +262,12 @@ static const char *session_address(void *arg)
     return w->link ? dt_link_dialed(w->link) : NULL;
 }
 
+static const char *session_peer(void *arg)
+{
+    workerd_t *w = arg;
+    return w->link ? dt_link_peer(w->link) : "";
+}
+
 static const dt_rpc_tls_t *session_tls(void *arg)
 {
     workerd_t *w = arg;
@@ -286,7 +292,10 @@ static dt_status_t sessions_start(workerd_t *w, dt_error_t *err)
         .boot_id = w->identity.boot_id,
         .isolation = isolation_of(w->conf),
         .data_listen = dt_conf_str(w->conf, "DataListen"),
+        .data_address = dt_conf_str(w->conf, "DataAddress"),
+        .is_plain = dt_join_is_ready(w->join) && !dt_join_tls(w->join),
         .address = session_address,
+        .peer = session_peer,
         .tls = session_tls,
         .arg = w,
     };

@@ -1,11 +1,11 @@
 /* An engine: the child process that runs operators for one device, and what it says to its agent.
  * The same binary, exec'ed as `dtorch-workerd engine ...` with the control socket at descriptor 3
  * and its page at
- * 4. It has no gRPC, no network, no keys and no files: it loads the backends, installs the crash
- * handler, gives up everything it does not need, says HELLO and serves the sessions that it is
- * given (engine_serve.h). Its death is told by the crash handler's message first, by the end of the
- * socket second, by its pidfd third. An agent's end ends its engines, by PDEATHSIG and by the end
- * of the socket. Not here: who starts and watches it (engines.h). */
+ * 4. It has no gRPC, no network, no keys but those of its links, and no files: it loads the
+ * backends, installs the crash handler, gives up everything it does not need, says HELLO and serves
+ * the sessions that it is given (engine_serve.h). Its death is told by the crash handler's message
+ * first, by the end of the socket second, by its pidfd third. An agent's end ends its engines, by
+ * PDEATHSIG and by the end of the socket. Not here: who starts and watches it (engines.h). */
 #ifndef DT_WORKERD_ENGINE_H
 #define DT_WORKERD_ENGINE_H
 #include <stdbool.h>
@@ -46,6 +46,13 @@ typedef enum dt_engine_message_kind {
     DT_ENGINE_MESSAGE_SETUP, /* agent: the setup that was promised; its descriptor */
 } dt_engine_message_kind_t;
 
+/* How a link's key is used. */
+typedef enum dt_engine_secret {
+    DT_ENGINE_SECRET_NONE, /* there is none: plain text */
+    DT_ENGINE_SECRET_CLIENT,
+    DT_ENGINE_SECRET_SERVER,
+} dt_engine_secret_t;
+
 typedef struct dt_engine_message {
     uint32_t kind; /* dt_engine_message_kind_t */
     int32_t value;
@@ -53,7 +60,9 @@ typedef struct dt_engine_message {
     uint32_t member;     /* OPEN, PEER: of the board */
     uint32_t area_bytes; /* WINDOW: where this engine puts what is fetched; 0: it has no area */
     uint64_t area_place;
-    char text[232]; /* NUL-terminated */
+    uint8_t key[32];           /* LINK */
+    dt_engine_secret_t secret; /* LINK */
+    char text[232];            /* NUL-terminated */
 } dt_engine_message_t;
 
 /* The parts of the sandbox; the kernel may lack some. */

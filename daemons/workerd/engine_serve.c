@@ -350,9 +350,12 @@ static void on_peer(dt_engine_host_t *host, const dt_engine_message_t *message, 
 static void on_link(dt_engine_host_t *host, const dt_engine_message_t *message, int *fds,
                     int fd_count)
 {
+    const dt_link_secret_t secret = {.key = message->key,
+                                     .is_server = message->secret == DT_ENGINE_SECRET_SERVER};
+    bool is_plain = message->secret == DT_ENGINE_SECRET_NONE;
     if (host->transport && fd_count == 1 &&
         dt_transport_link(host->transport, (uint32_t)message->value, message->member, fds[0],
-                          NULL) == DT_OK)
+                          is_plain ? NULL : &secret, NULL) == DT_OK)
         return; /* taken */
     for (int i = 0; i < fd_count; i++)
         (void)close(fds[i]);

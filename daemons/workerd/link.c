@@ -56,6 +56,7 @@ struct dt_link {
     uint8_t cluster_id[DT_IDENTITY_ID_BYTES];
     uint64_t epoch;
     char dialed[256];       /* where the newest stream goes, names resolved */
+    char peer[112];         /* likewise, as a number; "": a unix socket, or not open yet */
     dt_agent_state_t shown; /* state that `changed` was called for last */
     void (*stopped)(void *arg);
 };
@@ -72,6 +73,7 @@ static int64_t wall_ms(void)
 static void on_open(dt_rpc_stream_t *stream)
 {
     link_stream_t *at = dt_rpc_stream_arg(stream);
+    (void)dt_str_copy(at->owner->peer, sizeof at->owner->peer, dt_rpc_stream_peer(stream)->address);
     dt_agent_connected(at->owner->agent, at->number, dt_loop_now_ns(), wall_ms());
     pump(at->owner);
 }
@@ -149,6 +151,7 @@ static void stream_open(dt_link_t *link, uint64_t number, const char *address)
     stream->owner = link;
     stream->number = number;
     (void)dt_str_copy(link->dialed, sizeof link->dialed, address);
+    link->peer[0] = '\0';
     const dt_rpc_dial_t dial = {
         .address = address,
         .tls = address[0] == '/' ? NULL : dt_join_tls(link->options.join),
@@ -546,6 +549,11 @@ const char *dt_link_dialed(const dt_link_t *link)
     dt_agent_view_t view;
     dt_agent_view(link->agent, dt_loop_now_ns(), &view);
     return is_up(&view) ? link->dialed : NULL;
+}
+
+const char *dt_link_peer(const dt_link_t *link)
+{
+    return link->peer;
 }
 
 void dt_link_stop(dt_link_t *link, const char *reason, void (*stopped)(void *arg))

@@ -59,6 +59,8 @@ const char *dt_link_address(const dt_link_t *link);
  * turn.
  */
 const char *dt_link_dialed(const dt_link_t *link);
+/* Likewise as number and port; "": a unix socket, or no stream is open. */
+const char *dt_link_peer(const dt_link_t *link);
 
 /* Say Bye and close. `stopped` runs once all streams have ended, perhaps at once. */
 void dt_link_stop(dt_link_t *link, const char *reason, void (*stopped)(void *arg));

@@ -50,9 +50,12 @@ typedef struct dt_node_sessions_options {
     const char *node_name; /* kept */
     const char *boot_id;   /* kept; of the host */
     dt_node_isolation_t isolation;
-    const char *data_listen; /* kept; IP:PORT on loopback for data connections, or "none" */
+    const char *data_listen;  /* kept; IP:PORT for data connections, or "none" */
+    const char *data_address; /* kept; IP:PORT that programs are told in its place, or "none" */
+    bool is_plain;            /* there is no certificate, and none will come */
     /* Where the controller is reached now, and what to show it; NULL: it is not connected. */
     const char *(*address)(void *arg);
+    const char *(*peer)(void *arg); /* likewise as a number and port; "": not known */
     const dt_rpc_tls_t *(*tls)(void *arg);
     void *arg;
 } dt_node_sessions_options_t;

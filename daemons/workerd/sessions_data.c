@@ -2,8 +2,8 @@
  * are those of wire/bulk.h.
  *
  *   a door: a token, told to the program through the controller --> a connection, by an abstract
- * unix socket or TCP on loopback --> HELLO with the token, which is used up; a new door is told -->
- * chunks into the bulk ring, the engines' chunks out
+ * unix socket or TCP, there with TLS if this node has a certificate --> HELLO with the token, which
+ * is used up; a new door is told --> chunks into the bulk ring, the engines' chunks out
  *
  * One connection an instance; a newer one replaces it. With a window (memory of the program, by
  * SCM_RIGHTS) chunks name places in it, and engines read and write there. A connection that ends
@@ -12,11 +12,11 @@
  * the bulk ring; if somebody else has to write there meanwhile they move to the connection's own
  * memory.
  *
- * Trust. Who knows the token is the session's program; SO_PEERCRED is shown to people. A window
+ * Trust. Who knows the token is the session's program; with TLS the program knows the node by its
+ * certificate. Plain text is for loopback only. SO_PEERCRED is shown to people. A window
  * must be plain shared memory that is sealed against shrinking, so that no engine gets SIGBUS. Bulk
  * that the ring has no room for stays in the socket. What a peer does not read is kept up to
  * DT_NODE_DATA_QUEUE_MAX, and DT_NODE_DATA_STALL_NS long. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -34,6 +34,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "pki/pki.h"
+#include "pki/tls.h"
 #include "rpc/address.h"
 #include "sessions_internal.h"
 
@@ -59,6 +60,7 @@ typedef struct dt_node_connection {
     struct dt_node_data *owner;
     dt_node_instance_t *instance; /* NULL: it has not said hello, or is dead */
     int fd;                       /* -1: dead */
+    dt_tls_t *tls;                /* NULL: the socket is plain */
     dt_watch_t *watch;
     int window_fd; /* -1: none */
     uint32_t number;
@@ -79,8 +81,10 @@ typedef struct dt_node_connection {
 typedef struct dt_node_data {
     dt_node_sessions_t *sessions;
     data_listener_t local, tcp;
-    char name[48];    /* of the abstract socket */
-    char address[64]; /* "": none */
+    char name[48];              /* of the abstract socket */
+    struct sockaddr_storage at; /* where TCP listens */
+    char address[64];           /* what programs are told; "": found out for each door */
+    char told[64];              /* to the last one, then */
     dt_list_t connections;
     dt_list_t dead; /* ended in their own callback; freed in a later one */
     uint32_t count;
@@ -94,6 +98,7 @@ static void reap(dt_node_data_t *data)
     dt_list_t *at;
     while ((at = dt_list_pop(&data->dead)) != NULL) {
         dt_node_connection_t *c = DT_CONTAINER_OF(at, dt_node_connection_t, link);
+        dt_tls_free(c->tls); /* it may have been in use when the connection ended */
         free(c->body);
         free(c->out);
         free(c);
@@ -143,8 +148,25 @@ static void close_connection(dt_node_connection_t *c, const char *why)
 
 static void watch_what(dt_node_connection_t *c)
 {
+    bool wants_out = c->tls ? dt_tls_wants_out(c->tls) : c->out_len > 0;
     dt_watch_set(c->watch,
-                 (c->is_blocked ? 0 : DT_LOOP_READABLE) | (c->out_len ? DT_LOOP_WRITABLE : 0));
+                 (c->is_blocked ? 0 : DT_LOOP_READABLE) | (wants_out ? DT_LOOP_WRITABLE : 0));
+}
+
+/* Whether the socket has no room: what is kept has to go first. */
+static bool is_full(const dt_node_connection_t *c)
+{
+    return c->out_len > 0 || (c->tls && dt_tls_wants_out(c->tls));
+}
+
+/* TLS is over: before the hello people are told. */
+static void fail_secure(dt_node_connection_t *c, const dt_error_t *err)
+{
+    if (!c->instance && !dt_str_is_equal(err->source, "errno")) {
+        c->owner->sessions->stats.connections_refused++;
+        dt_log_info("a data connection is refused", DT_LOG_S("reason", err->text));
+    }
+    close_connection(c, err->text);
 }
 
 /* Keep what the socket did not take. False: too much, or no memory. */
@@ -172,7 +194,24 @@ static bool keep_out(dt_node_connection_t *c, const uint8_t *bytes, size_t size)
     return true;
 }
 
-static ssize_t send_now(int fd, const uint8_t *head, const uint8_t *body, size_t size)
+/* Returns how many bytes were taken; -1: the connection is over. */
+static ssize_t send_secure(dt_node_connection_t *c, const uint8_t *head, const uint8_t *body,
+                           size_t size)
+{
+    dt_error_t err;
+    ssize_t sent = dt_tls_send(c->tls, c->fd, head, DT_BULK_HEAD_BYTES, &err);
+    ssize_t more = sent == (ssize_t)DT_BULK_HEAD_BYTES && size
+                       ? dt_tls_send(c->tls, c->fd, body, size, &err)
+                       : 0;
+    if (sent < 0 || more < 0) {
+        fail_secure(c, &err);
+        return -1;
+    }
+    return sent + more;
+}
+
+static ssize_t send_plain(dt_node_connection_t *c, const uint8_t *head, const uint8_t *body,
+                          size_t size)
 {
     struct iovec parts[2] = {{.iov_len = DT_BULK_HEAD_BYTES}, {.iov_len = size}};
     const struct msghdr message = {.msg_iov = parts, .msg_iovlen = size ? 2 : 1};
@@ -180,9 +219,13 @@ static ssize_t send_now(int fd, const uint8_t *head, const uint8_t *body, size_t
     memcpy(&parts[0].iov_base, &head, sizeof head); /* sendmsg only reads them */
     memcpy(&parts[1].iov_base, &body, sizeof body);
     do
-        sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sent = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
-    return sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : sent;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (sent < 0)
+        close_connection(c, strerror(errno));
+    return sent;
 }
 
 static void send_message(dt_node_connection_t *c, const dt_bulk_head_t *head, const uint8_t *body)
@@ -195,38 +238,56 @@ static void send_message(dt_node_connection_t *c, const dt_bulk_head_t *head, co
     dt_bulk_put(bytes, head);
     if (c->out_len == 0) {
         c->active_ns = dt_loop_now_ns();
-        sent = send_now(c->fd, bytes, body, size);
+        sent = c->tls ? send_secure(c, bytes, body, size) : send_plain(c, bytes, body, size);
     }
-    if (sent < 0) {
-        close_connection(c, strerror(errno));
+    if (sent < 0)
         return;
-    }
     size_t head_sent = (size_t)sent < sizeof bytes ? (size_t)sent : sizeof bytes;
     size_t body_sent = (size_t)sent - head_sent;
     if (!keep_out(c, bytes + head_sent, sizeof bytes - head_sent) ||
         !keep_out(c, body + body_sent, size - body_sent))
         close_connection(c, "the program does not read");
-    else if (c->out_len)
+    else if (is_full(c))
         watch_what(c);
+}
+
+/* Send more of what is kept. Returns as send(); -1: the connection is over. */
+static ssize_t send_kept(dt_node_connection_t *c)
+{
+    const uint8_t *bytes = c->out + c->out_at;
+    dt_error_t err;
+    ssize_t sent;
+    if (c->tls) {
+        sent = dt_tls_send(c->tls, c->fd, bytes, c->out_len, &err);
+        if (sent < 0)
+            fail_secure(c, &err);
+        return sent;
+    }
+    do
+        sent = send(c->fd, bytes, c->out_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (sent < 0)
+        close_connection(c, strerror(errno));
+    return sent;
 }
 
 static void flush(dt_node_connection_t *c)
 {
-    while (c->out_len > 0) {
-        ssize_t sent = send(c->fd, c->out + c->out_at, c->out_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    while (is_full(c)) {
+        ssize_t sent = send_kept(c);
+        if (sent < 0)
             return;
-        if (sent < 0) {
-            close_connection(c, strerror(errno));
-            return;
-        }
-        c->active_ns = dt_loop_now_ns();
+        if (sent > 0)
+            c->active_ns = dt_loop_now_ns();
         c->out_at += (size_t)sent;
         c->out_len -= (size_t)sent;
+        if (sent == 0)
+            break;
     }
-    c->out_at = 0;
+    if (c->out_len == 0)
+        c->out_at = 0;
     watch_what(c);
 }
 
@@ -464,6 +525,13 @@ static ssize_t receive_first(dt_node_connection_t *c, uint8_t *bytes, size_t siz
 /* Read up to `size` bytes. 0: none now, or the connection is over. */
 static size_t receive(dt_node_connection_t *c, uint8_t *bytes, size_t size)
 {
+    dt_error_t err;
+    if (c->tls) {
+        ssize_t got = dt_tls_recv(c->tls, c->fd, bytes, size, &err);
+        if (got < 0)
+            fail_secure(c, &err);
+        return got > 0 ? (size_t)got : 0;
+    }
     for (;;) {
         ssize_t got =
             c->instance ? recv(c->fd, bytes, size, MSG_DONTWAIT) : receive_first(c, bytes, size);
@@ -500,10 +568,18 @@ static bool read_head(dt_node_connection_t *c)
     return c->claim || body_room(c, size);
 }
 
-static void read_some(dt_node_connection_t *c)
+/* With TLS what lies decrypted is read to its end: no poll would tell of it. */
+static bool goes_on(dt_node_connection_t *c, size_t budget)
+{
+    if (c->fd >= 0 && budget == 0 && c->tls)
+        dt_tls_hold(c->tls, true);
+    return c->fd >= 0 && !c->is_blocked && (budget > 0 || c->tls);
+}
+
+static void read_turn(dt_node_connection_t *c)
 {
     size_t budget = DT_NODE_DATA_TURN_BYTES;
-    while (c->fd >= 0 && !c->is_blocked && budget > 0) {
+    while (goes_on(c, budget)) {
         if (!read_head(c))
             return;
         size_t size = dt_bulk_body(&c->head);
@@ -528,6 +604,15 @@ static void read_some(dt_node_connection_t *c)
         watch_what(c);
 }
 
+static void read_some(dt_node_connection_t *c)
+{
+    read_turn(c);
+    if (c->fd < 0 || !c->tls)
+        return;
+    dt_tls_hold(c->tls, false);
+    flush(c); /* what the handshake has to say, and what waited for its end */
+}
+
 void dt_node_data_resume(dt_node_instance_t *instance)
 {
     dt_node_connection_t *c = instance->data;
@@ -538,6 +623,8 @@ void dt_node_data_resume(dt_node_instance_t *instance)
         return;
     c->head_len = c->body_len = 0;
     watch_what(c);
+    if (c->tls)
+        read_some(c); /* the rest may have been received already */
 }
 
 static void on_ready(void *arg, int events)
@@ -602,6 +689,20 @@ static uint32_t vdevs_of(const dt_node_instance_t *instance, uint32_t *vdevs)
     return count;
 }
 
+/* Where programs are told to connect. */
+static char *address_told(dt_node_data_t *data)
+{
+    struct sockaddr_storage address;
+    socklen_t size;
+    if (!data->address[0] && dt_node_address_reach(&data->at) == DT_NODE_REACH_ANY &&
+        dt_node_address_own(data->sessions, &address, &size)) {
+        dt_node_address_set_port(&address, dt_rpc_address_port(&data->at));
+        dt_rpc_address_text(&address, true, data->told, sizeof data->told);
+        return data->told;
+    }
+    return data->address;
+}
+
 void dt_node_door_tell(dt_node_instance_t *instance)
 {
     dt_node_sessions_t *sessions = instance->owner;
@@ -621,8 +722,9 @@ void dt_node_door_tell(dt_node_instance_t *instance)
     door.boot_id = (char *)(uintptr_t)sessions->options.boot_id;
     if (data->local.watch)
         door.local = data->name;
-    if (data->tcp.watch && !sessions->options.tls(sessions->options.arg))
-        door.address = data->address;
+    door.tls = sessions->options.tls(sessions->options.arg) != NULL;
+    if (data->tcp.watch && (door.tls || dt_node_address_reach(&data->at) == DT_NODE_REACH_LOOPBACK))
+        door.address = address_told(data);
     door.uid = (uint32_t)getuid();
     door.vdevs = malloc(DT_CHANNEL_VDEVS_MAX * sizeof *door.vdevs);
     if (!door.vdevs)
@@ -643,6 +745,22 @@ void dt_node_data_leave(dt_node_instance_t *instance, const char *why)
 
 /* ---- listening ---- */
 
+/* TLS as soon as this node has a certificate; the program is known by its token. */
+static bool secure(dt_node_connection_t *c)
+{
+    dt_node_sessions_t *sessions = c->owner->sessions;
+    const dt_rpc_tls_t *own = sessions->options.tls(sessions->options.arg);
+    dt_error_t err;
+    if (!own)
+        return dt_node_address_reach(&c->owner->at) == DT_NODE_REACH_LOOPBACK;
+    const dt_tls_options_t options = {
+        .certificate = own->certificate, .key = own->key, .is_server = true};
+    if (dt_tls_create(&options, &c->tls, &err) == DT_OK)
+        return true;
+    dt_log_warn("no TLS for a data connection", DT_LOG_E(&err));
+    return false;
+}
+
 static dt_node_connection_t *connection_new(dt_node_data_t *data, int fd, bool is_local)
 {
     dt_node_connection_t *c = calloc(1, sizeof *c);
@@ -655,6 +773,11 @@ static dt_node_connection_t *connection_new(dt_node_data_t *data, int fd, bool i
     c->active_ns = dt_loop_now_ns();
     if (dt_watch_create(data->sessions->options.loop, fd, DT_LOOP_READABLE, on_ready, c, &c->watch,
                         NULL) != DT_OK) {
+        free(c);
+        return NULL;
+    }
+    if (!is_local && !secure(c)) {
+        dt_watch_free(c->watch);
         free(c);
         return NULL;
     }
@@ -736,17 +859,6 @@ static void listen_local(dt_node_data_t *data)
         dt_log_warn("programs of this host cannot share memory", DT_LOG_E(&err));
 }
 
-static bool is_loopback(const struct sockaddr_storage *address)
-{
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-    memcpy(&four, address, sizeof four);
-    memcpy(&six, address, sizeof six);
-    return address->ss_family == AF_INET
-               ? ntohl(four.sin_addr.s_addr) >> 24 == 127
-               : address->ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
-}
-
 static dt_status_t listen_tcp(dt_node_data_t *data, const char *text, dt_error_t *err)
 {
     dt_rpc_address_t parsed;
@@ -757,16 +869,23 @@ static dt_status_t listen_tcp(dt_node_data_t *data, const char *text, dt_error_t
         return DT_OK;
     DT_TRY(dt_rpc_address_parse(text, &parsed, err));
     DT_TRY(dt_rpc_address_resolve(&parsed, &address, &size, err));
-    if (!is_loopback(&address))
+    if (data->sessions->options.is_plain &&
+        dt_node_address_reach(&address) != DT_NODE_REACH_LOOPBACK)
         return dt_fail(err, DT_ERR_INVALID, "dt", 0,
-                       "DataListen=%s: must be a loopback address, as its text is plain", text);
+                       "DataListen=%s: must be a loopback address, as this node has no certificate",
+                       text);
     if (listen_on(data, &data->tcp, (const struct sockaddr *)&address, size, &why) != DT_OK) {
         dt_log_notice("no data port", DT_LOG_S("listen", text), DT_LOG_E(&why));
         return DT_OK;
     }
-    size = sizeof address;
-    if (getsockname(data->tcp.fd, (struct sockaddr *)&address, &size) == 0)
-        dt_rpc_address_text(&address, true, data->address, sizeof data->address);
+    size = sizeof data->at;
+    if (getsockname(data->tcp.fd, (struct sockaddr *)&data->at, &size) != 0)
+        return DT_OK;
+    const char *told = data->sessions->options.data_address;
+    if (!dt_str_is_equal(told, "none"))
+        (void)dt_str_copy(data->address, sizeof data->address, told);
+    else if (dt_node_address_reach(&data->at) != DT_NODE_REACH_ANY)
+        dt_rpc_address_text(&data->at, true, data->address, sizeof data->address);
     return DT_OK;
 }
 

@@ -5,9 +5,12 @@
  *   sessions_data.c    data connections: tensor bytes past the controller
  *   sessions_peers.c   engines that move tensors between each other: their board, who reaches whom
  *   sessions_links.c   connections between engines of different nodes
+ *   sessions_address.c where this node is reached
  *   chunk.c            chunks, read in place */
 #ifndef DT_WORKERD_SESSIONS_INTERNAL_H
 #define DT_WORKERD_SESSIONS_INTERNAL_H
+#include <sys/socket.h>
+
 #include "base/arena.h"
 #include "base/list.h"
 #include "chunk.h"
@@ -167,6 +170,21 @@ void dt_node_links_door(dt_node_instance_t *instance, const Dtorch__V1__PeerDoor
 /* An engine was opened: it gets the connections that wait for it. */
 void dt_node_links_show(dt_node_instance_t *instance, dt_node_member_t *member);
 void dt_node_links_leave(dt_node_instance_t *instance); /* it ends */
+
+/* sessions_address.c */
+typedef enum dt_node_reach {
+    DT_NODE_REACH_LOOPBACK, /* this host only */
+    DT_NODE_REACH_ANY,      /* every interface */
+    DT_NODE_REACH_ONE,
+} dt_node_reach_t;
+dt_node_reach_t dt_node_address_reach(const struct sockaddr_storage *address);
+/* Read a number and a port; a name is none. */
+bool dt_node_address_read(const char *text, struct sockaddr_storage *ret_address,
+                          socklen_t *ret_size);
+/* The address of ours that packets to the controller leave from. False: not known now. */
+bool dt_node_address_own(const dt_node_sessions_t *sessions, struct sockaddr_storage *ret_address,
+                         socklen_t *ret_size);
+void dt_node_address_set_port(struct sockaddr_storage *address, int port);
 
 /* sessions_up.c */
 /* Take a message over. False: no memory; the session is then ended by the caller. */

@@ -4,19 +4,22 @@
  *   a session with engines on several nodes --> a PeerDoor: our address and a token, through the
  * controller, to the other nodes --> of two nodes the one with the lower number connects, once for
  * each pair of engines --> a hello of DT_LINK_HELLO_BYTES with the token, answered by 8 bytes -->
- * both sides pass the socket on
+ * both sides pass the socket on, and with TLS a key that the two agents have derived
  *
  * Hello, little-endian: u32 "DTXH", u32 version, u64 session, 16 bytes token, u32 the member that
  * connects, u32 the member it wants, zeros. Answer: u32 "DTXA", u32 0 (yes) or 1 (not here, or not
  * yet: who connects tries again).
  *
- * Plain text: only where the node's own stream to the controller is plain. With certificates there
- * is no address in the door, and exchanges with other nodes end with an error that says so.
+ * TLS: where the nodes have certificates, each shows its own, and is compared with the name that
+ * the door or the board says. That connection ends with the answer; on the same socket the engines
+ * begin another one by the key that is exported from it (RFC 8446, 7.5), so that no engine ever has
+ * a certificate's key. Without certificates, where the node's own stream to the controller is plain
+ * too, the text is plain.
  * Who cannot be reached for DT_LINKS_PATIENCE_NS is lost to the session's exchanges. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,6 +29,7 @@
 #include "base/strings.h"
 #include "engine.h"
 #include "pki/pki.h"
+#include "pki/tls.h"
 #include "rpc/address.h"
 #include "sessions_internal.h"
 
@@ -44,6 +48,7 @@
 typedef enum link_state {
     LINK_WAITING,  /* to connect again at retry_ns */
     LINK_DIALLING, /* connect() is under way */
+    LINK_GREETING, /* connected: the hello is on its way */
     LINK_ASKING,   /* the hello is sent, the answer is awaited */
     LINK_ASKED,    /* accepted: the hello is awaited */
     LINK_READY,    /* for the engine, which is not open yet */
@@ -57,7 +62,11 @@ typedef struct node_link {
     link_state_t state;
     int fd; /* -1: none */
     dt_watch_t *watch;
-    uint32_t ours, theirs; /* members of the board */
+    dt_tls_t *tls;                 /* until it is ready; NULL: the socket is plain */
+    uint8_t key[DT_TLS_KEY_BYTES]; /* READY: for the engines */
+    dt_engine_secret_t secret;     /* READY: how the key is used */
+    char why[160];                 /* it did not work the last time */
+    uint32_t ours, theirs;         /* members of the board */
     int64_t retry_ns;
     int64_t until_ns; /* then it is given up */
     struct sockaddr_storage address;
@@ -82,6 +91,8 @@ typedef struct dt_node_links {
 static void disconnect(node_link_t *link)
 {
     dt_watch_free(DT_TAKE(link->watch));
+    dt_tls_free(DT_TAKE(link->tls));
+    explicit_bzero(link->key, sizeof link->key);
     if (link->fd >= 0)
         (void)close(link->fd);
     link->fd = -1;
@@ -125,8 +136,10 @@ static void hand_over(node_link_t *link)
 {
     dt_node_instance_t *instance = link->instance;
     dt_node_member_t *member = member_of_board(instance, link->ours);
-    const dt_engine_message_t message = {
-        .kind = DT_ENGINE_MESSAGE_LINK, .value = (int32_t)instance->number, .member = link->theirs};
+    dt_engine_message_t message = {.kind = DT_ENGINE_MESSAGE_LINK,
+                                   .value = (int32_t)instance->number,
+                                   .member = link->theirs,
+                                   .secret = link->secret};
     dt_watch_free(DT_TAKE(link->watch));
     link->state = LINK_READY;
     if (!member || !member->host) {
@@ -135,10 +148,31 @@ static void hand_over(node_link_t *link)
     }
     if (!member->is_opened)
         return;
+    dt_log_debug("an engine is given a link", DT_LOG_U("session", instance->session),
+                 DT_LOG_S("node", instance->board->members[link->theirs].node),
+                 DT_LOG_S("link", message.secret == DT_ENGINE_SECRET_NONE ? "plain" : "TLS"));
+    memcpy(message.key, link->key, sizeof message.key);
     if (dt_engines_send(instance->owner->options.engines, member->host->engine, &message, &link->fd,
                         1) != DT_OK)
         dt_engines_kill(instance->owner->options.engines, member->host->engine);
+    explicit_bzero(message.key, sizeof message.key);
     kill_link(link);
+}
+
+/* The agents are done with the connection: what is left of TLS is a key for the engines. */
+static void settle(node_link_t *link, bool is_server)
+{
+    dt_error_t err;
+    link->secret = DT_ENGINE_SECRET_NONE;
+    if (link->tls) {
+        if (dt_tls_wants_out(link->tls) || dt_tls_export(link->tls, link->key, &err) != DT_OK) {
+            kill_link(link); /* 8 bytes into an empty socket: it is no socket any more */
+            return;
+        }
+        link->secret = is_server ? DT_ENGINE_SECRET_SERVER : DT_ENGINE_SECRET_CLIENT;
+        dt_tls_free(DT_TAKE(link->tls));
+    }
+    hand_over(link);
 }
 
 void dt_node_links_show(dt_node_instance_t *instance, dt_node_member_t *member)
@@ -164,15 +198,21 @@ static uint32_t get_u32(const uint8_t *at)
     return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-static bool send_all(int fd, const uint8_t *bytes, size_t size)
+/* Send a few bytes, all or none. Returns how many; -1: the connection is over. */
+static ssize_t send_few(node_link_t *link, const uint8_t *bytes, size_t size, dt_error_t *err)
 {
-    return send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)size; /* it is empty */
+    if (link->tls)
+        return dt_tls_send(link->tls, link->fd, bytes, size, err);
+    if (send(link->fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)size)
+        return (ssize_t)size; /* the socket is empty */
+    (void)dt_fail(err, DT_ERR_PEER, "errno", errno, "%s", strerror(errno));
+    return -1;
 }
 
-static bool hello_send(node_link_t *link)
+static void hello_put(const node_link_t *link, uint8_t hello[DT_LINK_HELLO_BYTES])
 {
-    uint8_t hello[DT_LINK_HELLO_BYTES] = {0};
     uint64_t session = link->instance->session;
+    memset(hello, 0, DT_LINK_HELLO_BYTES);
     put_u32(hello, DT_LINK_HELLO_MAGIC);
     put_u32(hello + 4, DT_LINK_VERSION);
     put_u32(hello + 8, (uint32_t)session);
@@ -180,7 +220,6 @@ static bool hello_send(node_link_t *link)
     memcpy(hello + 16, link->token, sizeof link->token);
     put_u32(hello + 32, link->ours);
     put_u32(hello + 36, link->theirs);
-    return send_all(link->fd, hello, sizeof hello);
 }
 
 /* Who is asked for: by the session and the token of our door. */
@@ -198,61 +237,139 @@ static dt_node_instance_t *instance_asked(dt_node_sessions_t *sessions, const ui
     return NULL;
 }
 
+/* Whether who connects is the node whose member it says it is; plain text has to do without. */
+static bool is_that_node(const node_link_t *link, const dt_board_member_t *member)
+{
+    return !link->tls || dt_str_is_equal(dt_tls_peer(link->tls), member->node);
+}
+
 static void hello_take(node_link_t *link)
 {
     uint8_t answer[DT_LINK_ANSWER_BYTES];
     dt_node_instance_t *instance = NULL;
+    dt_error_t err;
     if (get_u32(link->bytes) == DT_LINK_HELLO_MAGIC && get_u32(link->bytes + 4) == DT_LINK_VERSION)
         instance = instance_asked(link->owner->sessions, link->bytes);
     link->theirs = get_u32(link->bytes + 32);
     link->ours = get_u32(link->bytes + 36);
     bool is_ours = instance && instance->board && member_of_board(instance, link->ours) &&
                    link->theirs < instance->board->member_count &&
-                   instance->board->members[link->theirs].host != instance->host;
+                   instance->board->members[link->theirs].host != instance->host &&
+                   is_that_node(link, &instance->board->members[link->theirs]);
     put_u32(answer, DT_LINK_ANSWER_MAGIC);
     put_u32(answer + 4, is_ours ? 0 : 1);
-    if (!send_all(link->fd, answer, sizeof answer) || !is_ours) {
+    if (send_few(link, answer, sizeof answer, &err) != (ssize_t)sizeof answer || !is_ours) {
         kill_link(link);
         return;
     }
     link->instance = instance;
-    hand_over(link);
+    settle(link, true);
 }
 
-static void try_later(node_link_t *link)
+static void try_later(node_link_t *link, const char *why)
 {
+    (void)dt_str_copy(link->why, sizeof link->why, why);
     disconnect(link);
     link->state = LINK_WAITING;
     link->retry_ns = dt_loop_now_ns() + DT_LINKS_RETRY_NS;
 }
 
+/* Give up on a member; who waits for it learns that. */
+static void give_up(node_link_t *link)
+{
+    dt_node_instance_t *instance = link->instance;
+    char why[192];
+    (void)snprintf(why, sizeof why, "it does not answer%s%s", link->why[0] ? ": " : "", link->why);
+    if (instance && instance->board)
+        dt_node_peers_lose_node(instance, instance->board->members[link->theirs].node, why);
+    kill_link(link);
+}
+
+/* The connection is over. Certificates will not be others in a moment; all else may be. */
+static void fail_link(node_link_t *link, const dt_error_t *err)
+{
+    if (link->state == LINK_ASKED) {
+        if (!dt_str_is_equal(err->source, "errno"))
+            dt_log_info("another node is refused", DT_LOG_S("reason", err->text));
+        kill_link(link);
+    } else if (err->code == DT_ERR_DENIED) {
+        (void)dt_str_copy(link->why, sizeof link->why, err->text);
+        give_up(link);
+    } else {
+        try_later(link, err->text);
+    }
+}
+
+static void watch_what(node_link_t *link)
+{
+    bool wants_out = link->tls && dt_tls_wants_out(link->tls);
+    dt_watch_set(link->watch, DT_LOOP_READABLE | (wants_out ? DT_LOOP_WRITABLE : 0));
+}
+
 /* Read up to `want` bytes. False: not all are here yet; a connection that ended is dealt with. */
 static bool read_up_to(node_link_t *link, size_t want)
 {
-    ssize_t got = recv(link->fd, link->bytes + link->len, want - link->len, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return false;
-    if (got <= 0) {
-        if (link->state == LINK_ASKED)
-            kill_link(link);
-        else
-            try_later(link);
+    uint8_t *at = link->bytes + link->len;
+    dt_error_t err;
+    ssize_t got;
+    if (link->tls) {
+        got = dt_tls_recv(link->tls, link->fd, at, want - link->len, &err);
+    } else {
+        got = recv(link->fd, at, want - link->len, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return false;
+        if (got <= 0)
+            (void)dt_fail(&err, DT_ERR_PEER, "errno", got ? errno : 0, "%s",
+                          got ? strerror(errno) : "it closed the connection");
+        got = got > 0 ? got : -1;
+    }
+    if (got < 0) {
+        fail_link(link, &err);
         return false;
     }
     link->len += (size_t)got;
+    if (link->len < want)
+        watch_what(link);
     return link->len == want;
+}
+
+/* Say hello, as soon as TLS lets us. */
+static void greet(node_link_t *link)
+{
+    uint8_t hello[DT_LINK_HELLO_BYTES];
+    dt_error_t err;
+    hello_put(link, hello);
+    ssize_t sent = send_few(link, hello, sizeof hello, &err);
+    if (sent < 0) {
+        fail_link(link, &err);
+        return;
+    }
+    if (sent > 0)
+        link->state = LINK_ASKING;
+    watch_what(link);
 }
 
 static void on_dialled(node_link_t *link)
 {
     int code = 0;
     socklen_t size = sizeof code;
-    if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &code, &size) || code || !hello_send(link)) {
-        try_later(link);
+    if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &code, &size) || code) {
+        try_later(link, strerror(code));
         return;
     }
-    link->state = LINK_ASKING;
-    dt_watch_set(link->watch, DT_LOOP_READABLE);
+    link->state = LINK_GREETING;
+    greet(link);
+}
+
+/* Send what TLS has kept: hellos and answers are few bytes, this is for a socket that is slow to
+ * take even those. */
+static bool flush(node_link_t *link)
+{
+    dt_error_t err;
+    if (!link->tls || dt_tls_send(link->tls, link->fd, NULL, 0, &err) >= 0)
+        return true;
+    fail_link(link, &err);
+    return false;
 }
 
 static void on_ready(void *arg, int events)
@@ -263,16 +380,19 @@ static void on_ready(void *arg, int events)
     case LINK_DIALLING:
         on_dialled(link);
         return;
+    case LINK_GREETING:
+        greet(link);
+        return;
     case LINK_ASKING:
-        if (!read_up_to(link, DT_LINK_ANSWER_BYTES))
+        if (!flush(link) || !read_up_to(link, DT_LINK_ANSWER_BYTES))
             return;
         if (get_u32(link->bytes) == DT_LINK_ANSWER_MAGIC && get_u32(link->bytes + 4) == 0)
-            hand_over(link);
+            settle(link, false);
         else
-            try_later(link);
+            try_later(link, "it does not know the session yet");
         return;
     case LINK_ASKED:
-        if (read_up_to(link, DT_LINK_HELLO_BYTES))
+        if (flush(link) && read_up_to(link, DT_LINK_HELLO_BYTES))
             hello_take(link);
         return;
     default:
@@ -281,6 +401,27 @@ static void on_ready(void *arg, int events)
 }
 
 /* ---- connecting ---- */
+
+/* TLS for a connection, if this node has a certificate. `node`: who must be there; NULL: who
+ * connects shows it. */
+static bool secure(node_link_t *link, const char *node)
+{
+    dt_node_sessions_t *sessions = link->owner->sessions;
+    const dt_rpc_tls_t *own = sessions->options.tls(sessions->options.arg);
+    dt_error_t err;
+    if (!own)
+        return true;
+    const dt_tls_options_t options = {.ca = own->ca,
+                                      .certificate = own->certificate,
+                                      .key = own->key,
+                                      .peer = node,
+                                      .is_server = node == NULL,
+                                      .is_exact = true};
+    if (dt_tls_create(&options, &link->tls, &err) == DT_OK)
+        return true;
+    dt_log_warn("no TLS for a connection to another node", DT_LOG_E(&err));
+    return false;
+}
 
 static void no_delay(int fd)
 {
@@ -291,17 +432,20 @@ static void no_delay(int fd)
 static void dial(node_link_t *link)
 {
     const struct sockaddr *address = (const struct sockaddr *)&link->address;
+    const char *node = link->instance->board->members[link->theirs].node;
     link->fd = socket(link->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (link->fd < 0) {
-        try_later(link);
+        try_later(link, strerror(errno));
         return;
     }
     no_delay(link->fd);
     link->state = LINK_DIALLING;
-    if ((connect(link->fd, address, link->address_size) && errno != EINPROGRESS) ||
-        dt_watch_create(link->owner->sessions->options.loop, link->fd, DT_LOOP_WRITABLE, on_ready,
-                        link, &link->watch, NULL) != DT_OK)
-        try_later(link);
+    if (connect(link->fd, address, link->address_size) && errno != EINPROGRESS)
+        try_later(link, strerror(errno));
+    else if (!secure(link, node) ||
+             dt_watch_create(link->owner->sessions->options.loop, link->fd, DT_LOOP_WRITABLE,
+                             on_ready, link, &link->watch, NULL) != DT_OK)
+        try_later(link, "there is no memory for a connection");
 }
 
 static bool is_known(const dt_node_links_t *links, const dt_node_instance_t *instance,
@@ -342,28 +486,18 @@ static void dial_node(dt_node_instance_t *instance, const Dtorch__V1__PeerDoor *
     }
 }
 
-static bool address_read(const char *text, struct sockaddr_storage *ret_address,
-                         socklen_t *ret_size)
+/* Why that node cannot be connected to as it says; NULL: it can. */
+static const char *why_not(const dt_node_instance_t *instance, const Dtorch__V1__PeerDoor *door)
 {
-    dt_rpc_address_t parsed;
-    struct sockaddr_in four = {.sin_family = AF_INET};
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
-    if (dt_rpc_address_parse(text, &parsed, NULL) != DT_OK || parsed.is_unix)
-        return false;
-    memset(ret_address, 0, sizeof *ret_address);
-    if (inet_pton(AF_INET, parsed.host, &four.sin_addr) == 1) {
-        four.sin_port = htons((uint16_t)parsed.port);
-        memcpy(ret_address, &four, sizeof four);
-        *ret_size = sizeof four;
-        return true;
-    }
-    six.sin6_port = htons((uint16_t)parsed.port);
-    memcpy(&six.sin6_addr, &in6addr_any, sizeof six.sin6_addr);
-    if (inet_pton(AF_INET6, parsed.host, &six.sin6_addr) != 1)
-        return false;
-    memcpy(ret_address, &six, sizeof six);
-    *ret_size = sizeof six;
-    return true;
+    const dt_node_sessions_t *sessions = instance->owner;
+    bool has_tls = sessions->options.tls(sessions->options.arg) != NULL;
+    if (door->address[0] == '\0' || door->token.len != DT_BULK_TOKEN_BYTES)
+        return door->reason;
+    if (door->tls && !has_tls)
+        return "it speaks TLS, and the other node has no certificate";
+    if (!door->tls && has_tls)
+        return "it has no certificate, and the other node speaks TLS";
+    return NULL;
 }
 
 void dt_node_links_door(dt_node_instance_t *instance, const Dtorch__V1__PeerDoor *door)
@@ -372,37 +506,15 @@ void dt_node_links_door(dt_node_instance_t *instance, const Dtorch__V1__PeerDoor
     socklen_t size;
     if (!instance->board)
         return;
-    if (door->address[0] == '\0' || door->token.len != DT_BULK_TOKEN_BYTES ||
-        !address_read(door->address, &address, &size)) {
-        dt_node_peers_lose_node(instance, door->node, door->reason);
+    const char *why = why_not(instance, door);
+    if (why || !dt_node_address_read(door->address, &address, &size)) {
+        dt_node_peers_lose_node(instance, door->node, why ? why : "its address is none");
         return;
     }
     dial_node(instance, door, &address, size);
 }
 
 /* ---- listening ---- */
-
-/* The address of ours that packets to the controller leave from. */
-static bool own_address(const char *controller, struct sockaddr_storage *ret_address,
-                        socklen_t *ret_size)
-{
-    struct sockaddr_storage there;
-    socklen_t size;
-    if (controller[0] == '/' || strncmp(controller, "unix:", 5) == 0)
-        return address_read("127.0.0.1:0", ret_address, ret_size);
-    if (strncmp(controller, "localhost:", 10) == 0)
-        return address_read("127.0.0.1:0", ret_address, ret_size);
-    if (!address_read(controller, &there, &size))
-        return false;
-    int fd = socket(there.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return false;
-    *ret_size = sizeof *ret_address;
-    bool is_known = connect(fd, (struct sockaddr *)&there, size) == 0 &&
-                    getsockname(fd, (struct sockaddr *)ret_address, ret_size) == 0;
-    (void)close(fd);
-    return is_known;
-}
 
 static void on_accept(void *arg, int events)
 {
@@ -419,40 +531,22 @@ static void on_accept(void *arg, int events)
     no_delay(fd);
     link->fd = fd;
     link->until_ns = dt_loop_now_ns() + DT_LINKS_HELLO_NS;
-    if (dt_watch_create(links->sessions->options.loop, fd, DT_LOOP_READABLE, on_ready, link,
-                        &link->watch, NULL) != DT_OK)
+    if (!secure(link, NULL) || dt_watch_create(links->sessions->options.loop, fd, DT_LOOP_READABLE,
+                                               on_ready, link, &link->watch, NULL) != DT_OK)
         kill_link(link);
-}
-
-static void set_port(struct sockaddr_storage *address, uint16_t port)
-{
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-    if (address->ss_family == AF_INET) {
-        memcpy(&four, address, sizeof four);
-        four.sin_port = htons(port);
-        memcpy(address, &four, sizeof four);
-        return;
-    }
-    memcpy(&six, address, sizeof six);
-    six.sin6_port = htons(port);
-    memcpy(address, &six, sizeof six);
 }
 
 /* Listen, once. Returns why not; NULL: it does. */
 static const char *listen_here(dt_node_links_t *links)
 {
     dt_node_sessions_t *sessions = links->sessions;
-    const char *controller = sessions->options.address(sessions->options.arg);
     struct sockaddr_storage address = {0};
     socklen_t size = 0;
-    if (sessions->options.tls(sessions->options.arg))
-        return "nodes with certificates do not exchange tensors in this version";
     if (links->fd >= 0)
         return NULL;
-    if (!controller || !own_address(controller, &address, &size))
-        return "its own address is not known, as the controller's is a name";
-    set_port(&address, 0);
+    if (!dt_node_address_own(sessions, &address, &size))
+        return "its own address is not known";
+    dt_node_address_set_port(&address, 0);
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) || listen(fd, DT_LINKS_BACKLOG) ||
         getsockname(fd, (struct sockaddr *)&address, &size) ||
@@ -485,6 +579,7 @@ void dt_node_links_tell(dt_node_instance_t *instance)
     door.reason = reason;
     if (!why) {
         door.address = links->address;
+        door.tls = instance->owner->options.tls(instance->owner->options.arg) != NULL;
         door.token = (ProtobufCBinaryData){sizeof instance->peer_token, instance->peer_token};
     }
     up.kind_case = DTORCH__V1__WORKER_SESSION_UP__KIND_PEER;
@@ -494,16 +589,6 @@ void dt_node_links_tell(dt_node_instance_t *instance)
 }
 
 /* ---- time, life ---- */
-
-/* Give up on a member; who waits for it learns that. */
-static void give_up(node_link_t *link)
-{
-    dt_node_instance_t *instance = link->instance;
-    if (instance && instance->board)
-        dt_node_peers_lose_node(instance, instance->board->members[link->theirs].node,
-                                "it does not answer");
-    kill_link(link);
-}
 
 static void on_look(void *arg, int64_t deadline_ns)
 {

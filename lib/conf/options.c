@@ -323,10 +323,20 @@ static const dt_conf_option_t worker_options[] = {
      .min = 1,
      .max = TEXT_MAX,
      .dflt = "127.0.0.1:7703",
-     .help = "IP:PORT on loopback where programs send tensor bytes directly, or none",
-     .more = "Used by a node without certificate; the text is plain, so it must be loopback. Where "
-             "the port is taken, and with certificates, programs of this host use shared memory "
-             "and others the controller's relay. Port 0 takes any free one."},
+     .help = "IP:PORT where programs send tensor bytes directly, or none",
+     .more = "With a certificate the node speaks TLS there, and may listen on any address: 0.0.0.0 "
+             "is every interface, of which programs are told the one that leads to the controller. "
+             "Without one the text is plain, and it must be loopback. Programs that do not get "
+             "there, or where the port is taken, use shared memory on this host and the "
+             "controller's relay elsewhere. Port 0 takes any free one."},
+    {.name = "DataAddress",
+     .type = DT_CONF_STRING,
+     .shape = DT_CONF_SHAPE_HTTP,
+     .min = 1,
+     .max = TEXT_MAX,
+     .dflt = "none",
+     .help = "IP:PORT that programs are told in place of DataListen, or none",
+     .more = "For a node that is reached by another address than its own, as behind NAT."},
     {.name = "EngineCgroup",
      .type = DT_CONF_ENUM,
      .dflt = "auto",

@@ -98,11 +98,20 @@ static void on_open_timeout(void *arg, int64_t deadline_ns)
     dt_rpc_stream_cancel(stream, DT_ERR_TIMEOUT, "nobody accepted the stream in time");
 }
 
+static void note_peer(dt_rpc_stream_t *stream)
+{
+    char *text = grpc_call_get_peer(stream->call);
+    if (text && (strncmp(text, "ipv4:", 5) == 0 || strncmp(text, "ipv6:", 5) == 0))
+        dt_rpc_address_of_peer(text, stream->peer.address, sizeof stream->peer.address);
+    gpr_free(text);
+}
+
 static void on_opened(void *arg, bool ok)
 {
     dt_rpc_stream_t *stream = arg;
     bool is_accepted = ok && !stream->has_why;
     if (is_accepted) {
+        note_peer(stream);
         dt_timer_free(stream->open_timer);
         stream->open_timer = NULL;
         if (!stream->is_end_begun)

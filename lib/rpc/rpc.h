@@ -140,7 +140,8 @@ typedef struct dt_rpc_stream_ops {
 /* The caller's pointer: at first the method's or the dial's `arg`. */
 void *dt_rpc_stream_arg(const dt_rpc_stream_t *stream);
 void dt_rpc_stream_set_arg(dt_rpc_stream_t *stream, void *arg);
-/* Who is at the other end. Server side only; valid as long as the stream. */
+/* Who is at the other end; valid as long as the stream. Who dialled knows the address of an open
+ * stream only, "" of a unix socket. */
 const dt_rpc_peer_t *dt_rpc_stream_peer(const dt_rpc_stream_t *stream);
 /* The secret that a client sent as "authorization: Bearer SECRET", NUL-terminated into `out`;
  * false: none, several, or one that does not fit. Server side only; on an encrypted connection or

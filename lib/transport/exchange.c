@@ -647,8 +647,11 @@ static bool leave(dt_transport_session_t *session)
     if (has_failed_word(session) && !all_there(session, DT_BOARD_FAILED))
         return false;
     for (uint32_t i = 0; run->has_links && i < run->plan->member_count; i++) {
-        const dt_link_t *link = link_of(session, run->plan->members[i]);
-        if (link && !link->is_broken && link->words_len + link->data_len > 0)
+        uint32_t member = run->plan->members[i];
+        const dt_link_t *link = link_of(session, member);
+        bool is_lost =
+            atomic_load_explicit(&session->board->members[member].is_lost, memory_order_acquire);
+        if (link && !link->is_broken && !is_lost && dt_link_has_more(link))
             return false;
     }
     dt_exchange_stages_free(run->plan);

@@ -89,7 +89,8 @@ bool dt_link_get(const uint8_t *bytes, dt_link_head_t *ret_head)
 
 /* ---- life ---- */
 
-dt_status_t dt_transport_link_create(int fd, dt_link_t **ret_link, dt_error_t *err)
+dt_status_t dt_transport_link_create(int fd, const dt_link_secret_t *secret, dt_link_t **ret_link,
+                                     dt_error_t *err)
 {
     dt_link_t *link = calloc(1, sizeof *link);
     if (link)
@@ -97,6 +98,13 @@ dt_status_t dt_transport_link_create(int fd, dt_link_t **ret_link, dt_error_t *e
     if (!link || !link->cause) {
         free(link);
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a link");
+    }
+    link->fd = -1;
+    dt_status_t status =
+        secret ? dt_tls_create_keyed(secret->key, secret->is_server, &link->tls, err) : DT_OK;
+    if (status != DT_OK) {
+        dt_transport_link_free(link);
+        return status;
     }
     link->fd = fd;
     *ret_link = link;
@@ -113,6 +121,7 @@ void dt_transport_link_free(dt_link_t *link)
     free(link->words);
     free(link->data);
     dt_link_close(link);
+    dt_tls_free(link->tls);
     free(link);
 }
 
@@ -158,6 +167,11 @@ bool dt_link_say(dt_link_t *link, const dt_link_head_t *head, const void *body)
 /* Returns bytes sent; 0: the socket is full, or broke. */
 static size_t send_some(dt_link_t *link, uint8_t *bytes, size_t size)
 {
+    if (link->tls) {
+        ssize_t taken = dt_tls_send(link->tls, link->fd, bytes, size, NULL);
+        link->is_broken |= taken < 0;
+        return taken > 0 ? (size_t)taken : 0;
+    }
     struct iovec part = {.iov_base = bytes, .iov_len = size};
     const struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     ssize_t sent;
@@ -224,6 +238,8 @@ static bool data_fill(dt_link_t *link, const dt_link_turn_t *turn)
 static bool pump_out(dt_link_t *link, const dt_link_turn_t *turn)
 {
     bool has_moved = false;
+    if (link->tls && dt_tls_wants_out(link->tls))
+        (void)send_some(link, NULL, 0); /* what it has taken before */
     while (!link->is_broken) {
         size_t sent;
         if (link->data_len > 0) {
@@ -251,6 +267,11 @@ static bool pump_out(dt_link_t *link, const dt_link_turn_t *turn)
 /* Returns bytes received; 0: there are none, or it broke. */
 static size_t recv_some(dt_link_t *link, void *bytes, size_t size)
 {
+    if (link->tls) {
+        ssize_t taken = dt_tls_recv(link->tls, link->fd, bytes, size, NULL);
+        link->is_broken |= taken < 0;
+        return taken > 0 ? (size_t)taken : 0;
+    }
     struct iovec part = {.iov_base = bytes, .iov_len = size};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     ssize_t got;
@@ -383,9 +404,17 @@ bool dt_link_pump(dt_link_t *link, const dt_link_turn_t *turn)
     return has_moved || link->is_broken;
 }
 
+bool dt_link_has_more(const dt_link_t *link)
+{
+    return link->words_len > 0 || link->data_len > 0 || (link->tls && dt_tls_wants_out(link->tls));
+}
+
+/* With TLS the socket is full when TLS keeps something; during the handshake it is the other side
+ * that is waited for. */
 short dt_link_events(const dt_link_t *link)
 {
-    bool is_full = link->words_len > 0 || link->data_len > 0;
-    bool has_room = link->head_len > 0 || link->ahead < DT_LINK_AHEAD;
+    bool is_full = link->tls ? dt_tls_wants_out(link->tls) : dt_link_has_more(link);
+    bool has_room = link->head_len > 0 || link->ahead < DT_LINK_AHEAD ||
+                    (link->tls && !dt_tls_is_ready(link->tls));
     return (short)((is_full ? POLLOUT : 0) | (has_room ? POLLIN : 0));
 }

@@ -18,14 +18,17 @@
  * Body: DATA the box in row-major order; WORD published the cause that poisons the exchange, or
  * nothing; WORD failed its text. Both sides list the boxes of an exchange in the same order, so
  * each DATA says what is expected anyway; another one breaks the link. Nothing is read ahead of
- * what bounded room can take, so a peer can make us hold DT_LINK_AHEAD pieces, no more. */
+ * what bounded room can take, so a peer can make us hold DT_LINK_AHEAD pieces, no more. With a
+ * secret the frames are inside TLS (pki/tls.h). */
 #ifndef DT_TRANSPORT_LINK_H
 #define DT_TRANSPORT_LINK_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "pki/tls.h"
 #include "transport/exchange_internal.h"
+#include "transport/transport.h"
 
 #define DT_LINK_MAGIC      UINT32_C(0x46585444) /* "DTXF" */
 #define DT_LINK_HEAD_BYTES 48u
@@ -56,6 +59,7 @@ bool dt_link_get(const uint8_t *bytes, dt_link_head_t *ret_head);
 /* One side of a link. */
 typedef struct dt_link {
     int fd;
+    dt_tls_t *tls;  /* NULL: plain */
     bool is_broken; /* it ended, or broke the rules; what came before counts */
     /* What the peer has said. */
     uint64_t word;
@@ -81,8 +85,10 @@ typedef struct dt_link {
 } dt_link_t;
 
 /* Ownership: takes `fd`, a connected stream socket, on success only; gives *ret_link,
- * dt_transport_link_free(). Errors: NOMEM. Threads: none of its own. Nothing here blocks. */
-DT_MUST_USE dt_status_t dt_transport_link_create(int fd, dt_link_t **ret_link, dt_error_t *err);
+ * dt_transport_link_free(). Errors: NOMEM, INTERNAL (TLS). Threads: none of its own. Nothing here
+ * blocks. */
+DT_MUST_USE dt_status_t dt_transport_link_create(int fd, const dt_link_secret_t *secret,
+                                                 dt_link_t **ret_link, dt_error_t *err);
 void dt_transport_link_free(dt_link_t *link); /* NULL is fine */
 /* End the connection; what the peer has said stays. */
 void dt_link_close(dt_link_t *link);
@@ -106,5 +112,7 @@ bool dt_link_pump(dt_link_t *link, const dt_link_turn_t *turn);
 bool dt_link_is_sent(dt_link_t *link, const dt_link_turn_t *turn);
 /* What to poll for. */
 short dt_link_events(const dt_link_t *link);
+/* Whether words or a box that has begun are not in the socket yet. */
+bool dt_link_has_more(const dt_link_t *link);
 
 #endif

@@ -373,7 +373,7 @@ dt_status_t dt_transport_peer(dt_transport_t *transport, uint32_t instance, uint
 }
 
 dt_status_t dt_transport_link(dt_transport_t *transport, uint32_t instance, uint32_t member, int fd,
-                              dt_error_t *err)
+                              const dt_link_secret_t *secret, dt_error_t *err)
 {
     dt_transport_session_t *session = session_find(transport, instance);
     if (!session || !session->board || member >= session->member_count ||
@@ -383,7 +383,7 @@ dt_status_t dt_transport_link(dt_transport_t *transport, uint32_t instance, uint
     dt_transport_peer_t *peer = &session->peers[member];
     if (atomic_load_explicit(&peer->is_here, memory_order_relaxed))
         return dt_fail(err, DT_ERR_EXISTS, "dt", member, "member %u is here", member);
-    DT_TRY(dt_transport_link_create(fd, &peer->link, err));
+    DT_TRY(dt_transport_link_create(fd, secret, &peer->link, err));
     atomic_store_explicit(&peer->is_here, true, memory_order_release);
     dt_ring_wake(transport->wake);
     return DT_OK;

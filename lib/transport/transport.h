@@ -118,10 +118,18 @@ DT_MUST_USE dt_status_t dt_transport_peer(dt_transport_t *transport, uint32_t in
                                           uint32_t member, int arena_fd, int wake_fd,
                                           dt_error_t *err);
 
-/* How to reach a member on another host: a stream socket that is connected to it (link.h).
- * Ownership: takes `fd` on success only. Errors: NOT_FOUND, EXISTS, NOMEM. */
+/* What the two ends of a link know, and nobody else. */
+typedef struct dt_link_secret {
+    const uint8_t *key; /* (32) borrowed for the call */
+    bool is_server;     /* one of the two is */
+} dt_link_secret_t;
+
+/* How to reach a member on another host: a stream socket that is connected to it (link.h). With a
+ * secret TLS begins on it; NULL: the text is plain.
+ * Ownership: takes `fd` on success only. Errors: NOT_FOUND, EXISTS, NOMEM, INTERNAL (TLS). */
 DT_MUST_USE dt_status_t dt_transport_link(dt_transport_t *transport, uint32_t instance,
-                                          uint32_t member, int fd, dt_error_t *err);
+                                          uint32_t member, int fd, const dt_link_secret_t *secret,
+                                          dt_error_t *err);
 
 /* Begin an exchange. One at a time in a session. True: `done` was called already (all of it was
  * ours, or it cannot be). Ownership: borrows `exchange`, keeps what it says is kept. Blocking:

@@ -213,10 +213,12 @@ static const dt_validate_row_t data_door_rows[] = {
     TEXT(address, 63),
     FREE(uid),
     ROW(vdevs, .kind = DT_VALIDATE_INT, .max = 4095, .count_max = 4096),
+    FREE(tls),
 };
 
-static const dt_validate_row_t peer_door_rows[] = {NODE1(node), BYTES0(token, 16),
-                                                   TEXT(address, 63), TEXT(reason, 256)};
+static const dt_validate_row_t peer_door_rows[] = {
+    NODE1(node), BYTES0(token, 16), TEXT(address, 63), TEXT(reason, 256), FREE(tls),
+};
 
 static const dt_validate_row_t worker_session_up_rows[] = {
     MESSAGE(hello),  MESSAGE(executed), MESSAGE(result), MESSAGE(answer),

@@ -54,7 +54,7 @@ static void read_stream(const uint8_t *data, size_t size)
     dt_link_t *link;
     dt_exchange_plan_t *plan = plan_make();
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) ||
-        dt_transport_link_create(pair[0], &link, NULL) != DT_OK)
+        dt_transport_link_create(pair[0], NULL, &link, NULL) != DT_OK)
         abort();
     (void)!write(pair[1], data, size);
     (void)close(pair[1]);

@@ -76,7 +76,7 @@ static struct daemon_slot *slot_of(const dt_testcluster_t *tc, int who)
 
 /* Take a free port and hold it: bound and not listening, with SO_REUSEADDR, it can be bound once
  * more by a daemon, and the kernel gives it to nobody who asks for any port. */
-static int reserve_port(int *ret_fd)
+int dt_testcluster_reserve_port(int *ret_fd)
 {
     struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof addr;
@@ -111,8 +111,8 @@ static void make_slot(dt_testcluster_t *tc, int who)
     make_dir(tc, "run", slot->name);
     make_dir(tc, "tmp", slot->name);
     make_dir(tc, "state", slot->name);
-    slot->port = reserve_port(&slot->port_fd);
-    slot->metrics_port = reserve_port(&slot->metrics_port_fd);
+    slot->port = dt_testcluster_reserve_port(&slot->port_fd);
+    slot->metrics_port = dt_testcluster_reserve_port(&slot->metrics_port_fd);
     if (!tc->options.fake_wall)
         return;
     PATH_OF(path, "%s/tmp/%s.wall", tc->dir, slot->name);

@@ -72,7 +72,12 @@ void dt_testcluster_kill(dt_testcluster_t *tc, int who, int signo);
 /* Wait until it has ended. Gives its exit code, or 128 + signal. False: it runs still. */
 bool dt_testcluster_wait_exit(dt_testcluster_t *tc, int who, int64_t patience_ms, int *ret_code);
 pid_t dt_testcluster_pid(const dt_testcluster_t *tc, int who);
-int64_t dt_testcluster_rss_bytes(const dt_testcluster_t *tc, int who); /* resident now */
+int64_t dt_testcluster_rss_bytes(
+    const dt_testcluster_t *tc,
+    int who); /* A port of loopback that no other process is given, but which may be bound with
+               * SO_REUSEADDR, as daemons do; close *ret_fd at the end. */
+int dt_testcluster_reserve_port(int *ret_fd);
+/* resident now */
 int dt_testcluster_log_count(dt_testcluster_t *tc, int who,
                              const char *text); /* lines that hold it */
 /* Replace a daemon's configuration text; takes effect at its next start or SIGHUP. */

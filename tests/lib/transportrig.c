@@ -72,9 +72,13 @@ static void peers_join(dt_rig_t *rig, uint32_t session, uint32_t a, uint32_t b)
             die("peer", &err);
         return;
     }
+    const uint8_t key[32] = {(uint8_t)session, (uint8_t)a, (uint8_t)b, 1};
+    const dt_link_secret_t one = {.key = key}, other = {.key = key, .is_server = true};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) ||
-        dt_transport_link(rig->engines[a].transport, session, b, pair[0], &err) != DT_OK ||
-        dt_transport_link(rig->engines[b].transport, session, a, pair[1], &err) != DT_OK)
+        dt_transport_link(rig->engines[a].transport, session, b, pair[0],
+                          rig->has_tls ? &one : NULL, &err) != DT_OK ||
+        dt_transport_link(rig->engines[b].transport, session, a, pair[1],
+                          rig->has_tls ? &other : NULL, &err) != DT_OK)
         die("link", &err);
 }
 
@@ -102,14 +106,15 @@ void dt_rig_open(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
                  const uint8_t *engine_of)
 {
     static const uint8_t one_host[DT_RIG_ENGINES_MAX] = {0};
-    dt_rig_open_hosts(rig, engine_count, session_count, engine_of, one_host);
+    dt_rig_open_hosts(rig, engine_count, session_count, engine_of, one_host, DT_RIG_PLAIN);
 }
 
 void dt_rig_open_hosts(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
-                       const uint8_t *engine_of, const uint8_t *host_of)
+                       const uint8_t *engine_of, const uint8_t *host_of, dt_rig_how_t how)
 {
     dt_error_t err = {0};
     memset(rig, 0, sizeof *rig);
+    rig->has_tls = how == DT_RIG_TLS;
     rig->engine_count = engine_count;
     rig->session_count = session_count;
     memcpy(rig->engine_of, engine_of, sizeof rig->engine_of);

@@ -52,14 +52,16 @@ typedef struct dt_rig {
     uint8_t engine_of[DT_RIG_VDEVS_MAX];                         /* in all sessions */
     uint64_t number;
     bool is_in_heap; /* buffers are not in the arena */
+    bool has_tls;    /* between hosts */
 } dt_rig_t;
 
 /* `engine_of` (DT_RIG_VDEVS_MAX) says who runs a vdev. Any failure ends the process. */
 void dt_rig_open(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
                  const uint8_t *engine_of);
 /* The same with engines on hosts: `host_of` (engine_count). Those of two hosts have a socket. */
+typedef enum dt_rig_how { DT_RIG_PLAIN, DT_RIG_TLS } dt_rig_how_t;
 void dt_rig_open_hosts(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
-                       const uint8_t *engine_of, const uint8_t *host_of);
+                       const uint8_t *engine_of, const uint8_t *host_of, dt_rig_how_t how);
 void dt_rig_close(dt_rig_t *rig);
 
 /* A case: placements as words, "R", "S0", "Psum", one for each mesh dimension, parted by spaces. */

@@ -25,13 +25,13 @@ static void check(dt_rig_t *rig, uint32_t session, const dt_rig_case_t *c)
     dt_rig_drop(rig, session);
 }
 
-static void opposite_orders(const uint8_t *host_of)
+static void opposite_orders(const uint8_t *host_of, dt_rig_how_t how)
 {
     static const char *const pairs[][2] = {
         {"Psum", "R"}, {"S0", "R"}, {"Psum", "S0"}, {"S0", "S1"}};
     const uint32_t four = 4;
     dt_rig_t rig;
-    dt_rig_open_hosts(&rig, 3, 2, engine_of, host_of);
+    dt_rig_open_hosts(&rig, 3, 2, engine_of, host_of, how);
     for (uint32_t round = 1; round <= ROUNDS; round++) {
         dt_rig_case_t c;
         const int64_t sizes[] = {5 + round % 7, round % 16 ? 3 : 3000};
@@ -49,12 +49,12 @@ static void opposite_orders(const uint8_t *host_of)
 }
 
 /* One session closes on an engine while the others wait for it, or have just begun. */
-static void closing(const uint8_t *host_of, uint32_t round)
+static void closing(const uint8_t *host_of, dt_rig_how_t how, uint32_t round)
 {
     const uint32_t four = 4;
     dt_rig_t rig;
     dt_rig_case_t c;
-    dt_rig_open_hosts(&rig, 3, 1, engine_of, host_of);
+    dt_rig_open_hosts(&rig, 3, 1, engine_of, host_of, how);
     dt_rig_case(&c, DT_DTYPE_F32, 2, (const int64_t[]){40, 1000}, 1, &four, "Psum", "R", round);
     for (uint32_t e = 0; e < 3; e++)
         if (e != 1 || round % 2)
@@ -72,13 +72,15 @@ int main(void)
     static const uint8_t together[] = {0, 0, 0};
     static const uint8_t apart[] = {0, 1, 2};
     static const uint8_t two[] = {0, 1, 0};
-    opposite_orders(together);
-    opposite_orders(apart);
-    opposite_orders(two);
+    opposite_orders(together, DT_RIG_PLAIN);
+    opposite_orders(apart, DT_RIG_PLAIN);
+    opposite_orders(two, DT_RIG_PLAIN);
+    opposite_orders(apart, DT_RIG_TLS);
     for (uint32_t round = 0; round < 8; round++) {
-        closing(together, round);
-        closing(two, round);
+        closing(together, DT_RIG_PLAIN, round);
+        closing(two, DT_RIG_PLAIN, round);
+        closing(two, DT_RIG_TLS, round);
     }
-    printf("transport_race: %u rounds of two sessions on three engines, three ways\n", ROUNDS);
+    printf("transport_race: %u rounds of two sessions on three engines, four ways\n", ROUNDS);
     return 0;
 }

@@ -44,11 +44,12 @@ static void check_pairs(dt_rig_t *rig, unsigned dtype, const int64_t *sizes, uns
         }
 }
 
-static void check_all_pairs(const uint8_t *engine_of, uint32_t engines, const uint8_t *host_of)
+static void check_all_pairs(const uint8_t *engine_of, uint32_t engines, const uint8_t *host_of,
+                            dt_rig_how_t how)
 {
     static const int64_t shapes[][2] = {{8, 6}, {7, 5}, {1, 3}, {0, 4}};
     dt_rig_t rig;
-    dt_rig_open_hosts(&rig, engines, 1, engine_of, host_of);
+    dt_rig_open_hosts(&rig, engines, 1, engine_of, host_of, how);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         for (uint32_t n = 2; n <= 4; n++)
             check_pairs(&rig, DT_DTYPE_F32, shapes[s], 1, &n, words_1d, 4);
@@ -59,28 +60,33 @@ static void check_all_pairs(const uint8_t *engine_of, uint32_t engines, const ui
 
 Test(transport, every_pair_of_layouts_on_one_engine)
 {
-    check_all_pairs(on_one, 1, one_host);
+    check_all_pairs(on_one, 1, one_host, DT_RIG_PLAIN);
 }
 
 Test(transport, every_pair_of_layouts_with_a_device_an_engine)
 {
-    check_all_pairs(one_each, 6, one_host);
+    check_all_pairs(one_each, 6, one_host, DT_RIG_PLAIN);
 }
 
 Test(transport, every_pair_of_layouts_with_devices_mixed_over_engines)
 {
-    check_all_pairs(mixed, 3, one_host);
+    check_all_pairs(mixed, 3, one_host, DT_RIG_PLAIN);
 }
 
 Test(transport, every_pair_of_layouts_with_each_engine_on_a_host_of_its_own)
 {
-    check_all_pairs(one_each, 6, host_each);
+    check_all_pairs(one_each, 6, host_each, DT_RIG_PLAIN);
+}
+
+Test(transport, every_pair_of_layouts_with_tls_between_hosts)
+{
+    check_all_pairs(one_each, 6, host_each, DT_RIG_TLS);
 }
 
 Test(transport, every_pair_of_layouts_over_two_hosts)
 {
-    check_all_pairs(one_each, 6, two_hosts);
-    check_all_pairs(mixed, 3, two_hosts);
+    check_all_pairs(one_each, 6, two_hosts, DT_RIG_PLAIN);
+    check_all_pairs(mixed, 3, two_hosts, DT_RIG_PLAIN);
 }
 
 Test(transport, every_dtype_and_reduction)
@@ -120,16 +126,20 @@ Test(transport, big_tensors_have_the_same_bits_on_one_engine_on_many_and_between
     static const struct {
         uint32_t engines;
         const uint8_t *engine_of, *host_of;
-    } worlds[] = {{1, on_one, one_host},    {2, two_each, one_host},  {4, one_each, one_host},
-                  {3, mixed, one_host},     {2, two_each, host_each}, {4, one_each, host_each},
-                  {4, one_each, two_hosts}, {3, mixed, two_hosts}};
+        dt_rig_how_t how;
+    } worlds[] = {{1, on_one, one_host, DT_RIG_PLAIN},    {2, two_each, one_host, DT_RIG_PLAIN},
+                  {4, one_each, one_host, DT_RIG_PLAIN},  {3, mixed, one_host, DT_RIG_PLAIN},
+                  {2, two_each, host_each, DT_RIG_PLAIN}, {4, one_each, host_each, DT_RIG_PLAIN},
+                  {4, one_each, two_hosts, DT_RIG_PLAIN}, {3, mixed, two_hosts, DT_RIG_PLAIN},
+                  {4, one_each, host_each, DT_RIG_TLS},   {3, mixed, two_hosts, DT_RIG_TLS}};
     const uint32_t four = 4;
     for (size_t p = 0; p < sizeof pairs / sizeof pairs[0]; p++) {
         uint64_t first = 0;
         for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++) {
             dt_rig_t rig;
             dt_rig_case_t c;
-            dt_rig_open_hosts(&rig, worlds[w].engines, 1, worlds[w].engine_of, worlds[w].host_of);
+            dt_rig_open_hosts(&rig, worlds[w].engines, 1, worlds[w].engine_of, worlds[w].host_of,
+                              worlds[w].how);
             dt_rig_case(&c, DT_DTYPE_F32, 2, (const int64_t[]){1237, 251}, 1, &four, pairs[p][0],
                         pairs[p][1], p);
             for (uint32_t i = 0; i < worlds[w].engines; i++)
@@ -256,13 +266,13 @@ Test(transport, a_lost_member_ends_the_exchange_for_all_and_is_named)
     dt_rig_close(&rig);
 }
 
-Test(transport, a_host_that_is_lost_ends_the_exchange_for_all_and_is_named)
+static void lose_a_host(dt_rig_how_t how)
 {
     static const uint8_t hosts[] = {0, 0, 1};
     const uint32_t three = 3;
     dt_rig_t rig;
     dt_rig_case_t c;
-    dt_rig_open_hosts(&rig, 3, 1, one_each, hosts);
+    dt_rig_open_hosts(&rig, 3, 1, one_each, hosts, how);
     dt_rig_case(&c, DT_DTYPE_F32, 2, (const int64_t[]){3000, 1000}, 1, &three, "Psum", "R", 1);
     dt_rig_start(&rig, 0, 0, &c, 1, NULL);
     dt_rig_start(&rig, 1, 0, &c, 1, NULL);
@@ -276,13 +286,19 @@ Test(transport, a_host_that_is_lost_ends_the_exchange_for_all_and_is_named)
     dt_rig_close(&rig);
 }
 
-Test(transport, a_cause_goes_to_other_hosts)
+Test(transport, a_host_that_is_lost_ends_the_exchange_for_all_and_is_named)
+{
+    lose_a_host(DT_RIG_PLAIN);
+    lose_a_host(DT_RIG_TLS);
+}
+
+static void tell_a_cause(dt_rig_how_t how)
 {
     const uint32_t three = 3;
     dt_rig_t rig;
     dt_rig_case_t c;
     char what[600];
-    dt_rig_open_hosts(&rig, 3, 1, one_each, host_each);
+    dt_rig_open_hosts(&rig, 3, 1, one_each, host_each, how);
     dt_rig_case(&c, DT_DTYPE_F32, 1, (const int64_t[]){10}, 1, &three, "Psum", "R", 1);
     dt_rig_start(&rig, 0, 0, &c, 1, NULL);
     dt_rig_start(&rig, 1, 0, &c, 1, "the first");
@@ -294,6 +310,12 @@ Test(transport, a_cause_goes_to_other_hosts)
     rig.number = 1;
     cr_expect(dt_rig_check(&rig, &c, what, sizeof what), "the next one is sound: %s", what);
     dt_rig_close(&rig);
+}
+
+Test(transport, a_cause_goes_to_other_hosts)
+{
+    tell_a_cause(DT_RIG_PLAIN);
+    tell_a_cause(DT_RIG_TLS);
 }
 
 Test(transport, a_member_that_closes_in_the_middle_holds_nobody)

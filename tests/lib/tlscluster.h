@@ -1,0 +1,28 @@
+/* A cluster that speaks TLS everywhere: its own authority, a certificate for the controller and one
+ * for each worker, who dial by TCP; and programs that connect with an API key.
+ * Errors: they end the test. Threads: one. */
+#ifndef DT_TESTS_LIB_TLSCLUSTER_H
+#define DT_TESTS_LIB_TLSCLUSTER_H
+#include "lib/clienttest.h"
+#include "lib/temptree.h"
+#include "pki/pki.h"
+
+typedef struct dt_tlscluster {
+    dt_testcluster_t *tc;
+    dt_temptree_t tree; /* ca.pem, server.pem and .key, w0.pem and .key, ... */
+    dt_pki_pair_t ca;
+    char address[64]; /* of the controller, TLS */
+    char *key;        /* of a program */
+} dt_tlscluster_t;
+
+/* Start. `lines` are added to each worker's configuration. */
+void dt_tlscluster_start(dt_tlscluster_t *c, int workers, const char *lines);
+/* Likewise in steps: files are made, nothing runs; then the rest. */
+void dt_tlscluster_prepare(dt_tlscluster_t *c, int workers);
+void dt_tlscluster_begin(dt_tlscluster_t *c, int workers, const char *lines);
+/* Stop; every daemon must have ended well. */
+void dt_tlscluster_stop(dt_tlscluster_t *c);
+/* Connect by TLS with the key. `way` is a word of DataPath=. */
+dt_session_t *dt_tlscluster_connect(dt_tlscluster_t *c, const char *way, uint32_t vdev_count);
+
+#endif
