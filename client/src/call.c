@@ -43,6 +43,7 @@ dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t 
         if (!dt_value_is_scalar(&scalars[i]))
             return dt_fail(err, DT_ERR_INVALID, "dt", i, "number %u is none", i);
     DT_TRY(dt_client_lock(session, err));
+    session->sends_itself = true;
     dt_status_t status =
         check_submit(session, signature, input_count, scalar_count, output_count, err);
     if (status == DT_OK && session->track.is_on) {
@@ -52,7 +53,7 @@ dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t 
                                      .scalar_count = scalar_count,
                                      .wanted = DT_CLIENT_NO_PLACE};
         status = dt_client_spread(session, &spread, ret_outputs, err);
-        pthread_mutex_unlock(&session->lock);
+        dt_client_unlock_sent(session);
         return status;
     }
     if (status == DT_OK)
@@ -63,7 +64,7 @@ dt_status_t dt_submit(dt_session_t *session, uint32_t signature, const uint64_t 
             ret_outputs[i] = session->next_tensor++;
         dt_client_put_op(session, &op);
     }
-    pthread_mutex_unlock(&session->lock);
+    dt_client_unlock_sent(session);
     return status;
 }
 
@@ -78,6 +79,7 @@ dt_status_t dt_submit_on(dt_session_t *session, uint32_t signature, const dt_mes
         if (!dt_value_is_scalar(&scalars[i]))
             return dt_fail(err, DT_ERR_INVALID, "dt", i, "number %u is none", i);
     DT_TRY(dt_client_lock(session, err));
+    session->sends_itself = true;
     dt_status_t status = check_submit(session, signature, 0, scalar_count, output_count, err);
     if (status == DT_OK) {
         spread.signature = session->cache.signatures[signature];
@@ -91,7 +93,7 @@ dt_status_t dt_submit_on(dt_session_t *session, uint32_t signature, const dt_mes
         spread.wanted = DT_CLIENT_NO_PLACE;
     if (status == DT_OK)
         status = dt_client_spread(session, &spread, ret_outputs, err);
-    pthread_mutex_unlock(&session->lock);
+    dt_client_unlock_sent(session);
     return status;
 }
 

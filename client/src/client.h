@@ -554,7 +554,16 @@ dt_status_t dt_client_forked(dt_error_t *err);
 dt_status_t dt_client_lock(dt_session_t *session, dt_error_t *err);
 /* Give the lock back. Frames that were closed since sends_itself was set are sent: by this thread,
  * if the I/O thread has stepped aside, else it is woken. */
-void dt_client_unlock_sent(dt_session_t *session);
+void dt_client_unlock_sending(dt_session_t *session);
+static inline void dt_client_unlock_sent(dt_session_t *session)
+{
+    if (session->must_kick) {
+        dt_client_unlock_sending(session);
+        return;
+    }
+    session->sends_itself = false;
+    pthread_mutex_unlock(&session->lock);
+}
 /* One tensor or future less; frees an ended session with the last one. Lock held; releases it. */
 void dt_client_unuse_unlock(dt_session_t *session);
 /* Tell all who wait that something has changed. Lock held. */

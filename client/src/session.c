@@ -49,13 +49,12 @@ dt_status_t dt_client_lock(dt_session_t *session, dt_error_t *err)
     return status;
 }
 
-void dt_client_unlock_sent(dt_session_t *session)
+void dt_client_unlock_sending(dt_session_t *session)
 {
-    bool must_pump = session->must_kick;
     session->must_kick = session->sends_itself = false;
-    bool is_leader = must_pump && session->wake && session->state == DT_CLIENT_LIVE &&
-                     !session->should_end && dt_rpc_lead(session->io.rpc);
-    if (must_pump && !is_leader)
+    bool is_leader = session->wake && session->state == DT_CLIENT_LIVE && !session->should_end &&
+                     dt_rpc_lead(session->io.rpc);
+    if (!is_leader)
         dt_client_io_kick(session);
     pthread_mutex_unlock(&session->lock);
     if (is_leader) {
