@@ -344,6 +344,29 @@ static dt_status_t check_output(dt_exec_session_t *session, const dt_exec_plan_t
     return check_alias(session, plan, said, output, is.storage, err);
 }
 
+/* Whether the backend says at a glance that an output is what it was said to be. False: look. */
+static bool is_plainly(dt_exec_session_t *session, const dt_exec_plan_t *plan, uint32_t output,
+                       void *result)
+{
+    const dt_exec_options_t *options = &session->exec->options;
+    const dt_signature_t *sig = plan->signature;
+    const dt_signature_tensor_t *said = &sig->outputs[output];
+    const void *storage, *other;
+    if (!options->backend->tensor_is || !result || said->alias == DT_ALIAS_NONE ||
+        !options->backend->tensor_is(options->device, result, &said->meta, &storage))
+        return false;
+    for (uint32_t k = 0; k < sig->input_count; k++) {
+        bool is_it = said->alias != DT_ALIAS_FRESH && said->input == k;
+        void *input = *plan->input_at[k];
+        if (said->alias != DT_ALIAS_FRESH && !is_it)
+            continue;
+        if (!input || !options->backend->tensor_is(options->device, input, NULL, &other) ||
+            is_it != (storage && other == storage))
+            return false;
+    }
+    return true;
+}
+
 dt_status_t dt_exec_check(dt_exec_session_t *session, const dt_exec_plan_t *plan,
                           void *const *results, uint32_t count, dt_error_t *err)
 {
@@ -351,6 +374,7 @@ dt_status_t dt_exec_check(dt_exec_session_t *session, const dt_exec_plan_t *plan
         return dt_fail(err, DT_ERR_INVALID, "dt", count, "%u outputs were said and there are %u",
                        plan->signature->output_count, count);
     for (uint32_t i = 0; i < count; i++)
-        DT_TRY(check_output(session, plan, i, results[i], err));
+        if (!is_plainly(session, plan, i, results[i]))
+            DT_TRY(check_output(session, plan, i, results[i], err));
     return DT_OK;
 }

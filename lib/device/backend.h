@@ -262,6 +262,12 @@ typedef struct dt_backend {
      * where nobody knows more before it has run. May be NULL: as if it said AGAIN. Errors: AGAIN
      * (it depends on them). Threads: as op_infer. */
     dt_status_t (*op_output_count)(void *device, void *op, uint32_t *ret_count);
+
+    /* Whether a tensor has exactly this metadata (NULL: any), strides and bits included, and in
+     * *ret_storage what tensor_info tells as `storage`: asked for each result of an operator that
+     * takes numbers, so it should cost a few comparisons. False also where that cannot be said;
+     * tensor_info is asked then. `tensor` is never NULL. May be NULL: as if it said false. */
+    bool (*tensor_is)(void *device, void *tensor, const dt_meta_t *meta, const void **ret_storage);
 } dt_backend_t;
 
 /* Bytes that every table of this ABI has: up to and with `enumerate`. Later entries may be NULL. */

@@ -121,6 +121,7 @@ const dt_backend_t *dt_backend_ref(void)
         .op_infer = dt_ref_op_infer,
         .tensor_create = dt_ref_tensor_create,
         .tensor_info = dt_ref_tensor_info,
+        .tensor_is = dt_ref_tensor_is,
         .tensor_write = dt_ref_tensor_write,
         .tensor_read = dt_ref_tensor_read,
         .tensor_free = dt_ref_tensor_free,

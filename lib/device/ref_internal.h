@@ -237,6 +237,7 @@ dt_status_t dt_ref_op_infer(void *device, void *op, const dt_value_t *args, uint
                             uint32_t *ret_count, dt_error_t *err);
 dt_status_t dt_ref_tensor_create(void *device, const dt_meta_t *meta, void **ret_tensor,
                                  dt_error_t *err);
+bool dt_ref_tensor_is(void *device, void *tensor, const dt_meta_t *meta, const void **ret_storage);
 dt_status_t dt_ref_tensor_info(void *device, void *tensor, dt_backend_tensor_t *ret_info,
                                dt_error_t *err);
 dt_status_t dt_ref_tensor_write(void *device, void *tensor, uint64_t offset, const void *bytes,

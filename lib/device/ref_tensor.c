@@ -144,6 +144,14 @@ dt_status_t dt_ref_tensor_info(void *device, void *tensor, dt_backend_tensor_t *
     return DT_OK;
 }
 
+bool dt_ref_tensor_is(void *device, void *tensor, const dt_meta_t *meta, const void **ret_storage)
+{
+    const dt_ref_tensor_t *t = tensor;
+    (void)device;
+    *ret_storage = t->storage;
+    return !meta || dt_meta_equal(meta, &t->meta);
+}
+
 dt_status_t dt_ref_check_range(const dt_ref_tensor_t *tensor, uint64_t offset, size_t size,
                                dt_error_t *err)
 {

@@ -352,6 +352,7 @@ const dt_backend_t *dt_backend_sim(void)
         .op_expect = dt_sim_op_expect,
         .tensor_create = dt_sim_tensor_create,
         .tensor_info = dt_sim_tensor_info,
+        .tensor_is = dt_ref_tensor_is,
         .tensor_write = dt_sim_tensor_write,
         .tensor_read = dt_sim_tensor_read,
         .tensor_free = dt_ref_tensor_free,

@@ -90,7 +90,8 @@ class Table(c.Structure):
         ("generator_use", entry(P, U32, E)),
         ("generator_free", c.CFUNCTYPE(None, P, U32)),
         ("device_sync", P), ("op_expect", P),
-        ("op_rehearse", entry(P, P, c.POINTER(Value), U32, c.POINTER(Meta), U32, c.POINTER(Output), U32, c.POINTER(U32), E))]
+        ("op_rehearse", entry(P, P, c.POINTER(Value), U32, c.POINTER(Meta), U32, c.POINTER(Output), U32, c.POINTER(U32), E)),
+        ("op_output_count", P), ("tensor_is", c.CFUNCTYPE(c.c_bool, P, P, c.POINTER(Meta), c.POINTER(P)))]
 
 
 class BackendError(Exception):
@@ -173,7 +174,24 @@ class Backend:
     def tensor(self, handle: int) -> TensorInfo:
         info = TensorInfo()
         self.check(self.table.tensor_info, self.device, handle, c.byref(info))
+        self.glance(handle, info)
         return info
+
+    def glance(self, handle: int, info: TensorInfo) -> None:
+        """tensor_is must say what tensor_info tells, and refuse what differs in one thing."""
+        def is_so(meta: Meta | None) -> bool:
+            storage = P()
+            found = self.table.tensor_is(self.device, handle, meta and c.byref(meta), c.byref(storage))
+            assert not found or storage.value == info.storage, "tensor_is names another storage"
+            return found
+
+        other = Meta.from_buffer_copy(info.meta)
+        other.dtype += 1
+        assert is_so(None) and is_so(info.meta) and not is_so(other), "tensor_is disagrees with tensor_info"
+        if info.meta.ndim > 0:
+            other = Meta.from_buffer_copy(info.meta)
+            other.strides[0] += 1
+            assert not is_so(other), "tensor_is does not look at strides"
 
     def read(self, handle: int, size: int) -> bytes:
         data = c.create_string_buffer(max(size, 1))

@@ -15,11 +15,16 @@ static const int64_t four[] = {4};
 static const float ones[] = {1, 1, 1, 1};
 static const float ramp[] = {1, 2, 3, 4};
 
-static void begin(dt_execrig_t *rig)
+static void begin_on(dt_execrig_t *rig, const dt_backend_t *backend)
 {
     memset(&fake, 0, sizeof fake);
     fake.memory = dt_exec_backend_memory();
-    dt_execrig_init(rig, &fake_backend, NULL, true);
+    dt_execrig_init(rig, backend, NULL, true);
+}
+
+static void begin(dt_execrig_t *rig)
+{
+    begin_on(rig, &fake_backend);
 }
 
 static void end(dt_execrig_t *rig)
@@ -187,11 +192,22 @@ Test(engine_exec, an_operator_in_place_that_fails_poisons_all_views)
     end(&rig);
 }
 
-Test(engine_exec, results_that_are_not_as_said_are_an_error)
+static int glances; /* that fake_is() was asked for */
+
+static bool fake_is(void *device, void *handle, const dt_meta_t *meta, const void **ret_storage)
+{
+    const fake_tensor_t *tensor = handle;
+    (void)device;
+    glances++;
+    *ret_storage = tensor->storage;
+    return !meta || dt_meta_equal(meta, &tensor->meta);
+}
+
+static void check_results(const dt_backend_t *backend)
 {
     dt_execrig_t rig;
     dt_execrig_session_t s;
-    begin(&rig);
+    begin_on(&rig, backend);
     dt_execrig_open(&rig, &s, 1, 1, 1 << 20);
     uint64_t a = upload4(&s, ones);
     uint32_t lie = define(&s, FAKE_LIE, 1, DT_ALIAS_FRESH);
@@ -210,8 +226,24 @@ Test(engine_exec, results_that_are_not_as_said_are_an_error)
     cr_assert_null(up->result->error);
     cr_assert_eq(up->result->value.len, 4, "its own size");
     dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    uint32_t view = define(&s, FAKE_VIEW, 1, DT_ALIAS_VIEW);
+    expect_value(&s, dt_execrig_op(&s, view, &a, 1, true), 1, 0);
+    expect_value(&s, op2(&s, define(&s, FAKE_ADD, 2, DT_ALIAS_FRESH), a, a), 2, 0);
     dt_execrig_close(&s);
     end(&rig);
+}
+
+Test(engine_exec, results_that_are_not_as_said_are_an_error)
+{
+    check_results(&fake_backend);
+}
+
+Test(engine_exec, results_are_compared_by_a_glance_where_the_backend_has_it)
+{
+    dt_backend_t quick = fake_backend;
+    quick.tensor_is = fake_is;
+    check_results(&quick);
+    cr_assert_gt(glances, 0);
 }
 
 Test(engine_exec, an_unknown_operator_is_refused_by_name)

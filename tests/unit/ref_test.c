@@ -107,6 +107,11 @@ Test(ref, adds_with_broadcasting_and_a_wrapped_number, .init = open_device)
     expect_floats(half, (const float[]){0.5, 1, 1.5, 2, 2.5, 3}, 6);
     cr_assert_eq(table->tensor_info(device, half, &info, NULL), DT_OK);
     cr_assert_eq(info.meta.dtype, DT_DTYPE_F32, "a number does not widen");
+    const void *storage = NULL;
+    cr_assert(table->tensor_is(device, half, &info.meta, &storage));
+    cr_assert_eq(storage, info.storage);
+    info.meta.dtype = DT_DTYPE_F64;
+    cr_assert_not(table->tensor_is(device, half, &info.meta, &storage));
     table->tensor_free(device, a);
     table->tensor_free(device, b);
     table->tensor_free(device, sum);

@@ -206,27 +206,31 @@ dt_status_t op_find(void *device, const char *name, void **ret_op, dt_error_t *e
     });
 }
 
-/* The stack and the results keep their memory between calls; a call that throws leaves them empty.
- */
-struct Scratch {
-    std::vector<c10::IValue> stack;
-    std::vector<at::Tensor> results;
-    void clear()
-    {
-        stack.clear();
-        results.clear();
-    }
-};
+/* The same for the one thread that executes, without a look at what belongs to threads: this is
+ * asked for each operator. */
+void enter_executor(Device *device)
+{
+    if (pthread_equal(device->executor, pthread_self()))
+        return;
+    enter_thread(device);
+    device->executor = pthread_self();
+}
 
 /* NOLINTNEXTLINE(readability-function-size): the parameters of the table's entry */
 dt_status_t op_execute(void *arg, void *op_arg, const dt_value_t *args, uint32_t arg_count,
                        void **ret_results, uint32_t result_max, uint32_t *ret_count,
                        dt_error_t *err)
 {
-    static thread_local Scratch scratch;
     Device *device = static_cast<Device *>(arg);
     Op *op = static_cast<Op *>(op_arg);
-    enter_thread(device);
+    Scratch &scratch = device->scratch;
+    enter_executor(device);
+    if (op->typed && op->typed->fits(*op, args, arg_count) && result_max > 0)
+        return guarded(err, [&] {
+            ret_results[0] = give(op->typed->call(*op, args, arg_count));
+            *ret_count = 1;
+            return DT_OK;
+        });
     dt_status_t status = guarded(err, [&] {
         Call call{device, device->where, nullptr};
         push_arguments(*op, args, arg_count, call, scratch.stack);
@@ -281,6 +285,7 @@ const dt_backend_t table = {
     .op_expect = nullptr,
     .op_rehearse = op_rehearse,
     .op_output_count = op_output_count,
+    .tensor_is = tensor_is,
 };
 
 } // namespace

@@ -102,6 +102,7 @@ std::unique_ptr<Op> make_op(const c10::OperatorHandle &handle, const char *name)
         op->arguments.push_back(std::move(argument));
     }
     op->name = name;
+    op->typed = typed_call(*op);
     op->is_factory = has_device && !has_tensor;
     op->is_dynamic = has_tag(handle, at::Tag::dynamic_output_shape) ||
                      has_tag(handle, at::Tag::data_dependent_output);

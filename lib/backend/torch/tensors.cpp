@@ -73,6 +73,28 @@ dt_status_t tensor_info(void *, void *handle, dt_backend_tensor_t *ret_info, dt_
     });
 }
 
+/* Without a reference of its own, and without filling in metadata only to compare it. */
+bool tensor_is(void *, void *handle, const dt_meta_t *meta, const void **ret_storage)
+{
+    const c10::TensorImpl *impl = static_cast<const c10::TensorImpl *>(handle);
+    try {
+        if (impl->layout() != at::kStrided || !impl->has_storage())
+            return false;
+        *ret_storage = impl->unsafe_storage().unsafeGetStorageImpl();
+        if (!meta)
+            return true;
+        unsigned bits = (impl->is_conj() ? (unsigned)DT_META_CONJ : 0u) |
+                        (impl->is_neg() ? (unsigned)DT_META_NEG : 0u);
+        return impl->dim() == meta->ndim &&
+               (unsigned)c10::typeMetaToScalarType(impl->dtype()) == meta->dtype &&
+               (meta->layout & ~(unsigned)DT_META_CLASS_MASK) == bits &&
+               impl->sizes().equals(at::IntArrayRef(meta->sizes, meta->ndim)) &&
+               impl->strides().equals(at::IntArrayRef(meta->strides, meta->ndim));
+    } catch (const std::exception &) { /* a kind of tensor that has none of these */
+        return false;
+    }
+}
+
 namespace
 {
 

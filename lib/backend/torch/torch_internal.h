@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <pthread.h>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -64,8 +65,19 @@ struct Argument {
     std::string name;
 };
 
+struct Op;
+
+/* A way to call an operator without boxing its arguments: typed.cpp. */
+struct Typed {
+    virtual ~Typed() = default;
+    /* Whether these arguments can be given so; what cannot is boxed, and refused there. */
+    virtual bool fits(const Op &op, const dt_value_t *args, uint32_t count) const = 0;
+    virtual at::Tensor call(const Op &op, const dt_value_t *args, uint32_t count) const = 0;
+};
+
 struct Op {
     c10::OperatorHandle handle;
+    std::unique_ptr<Typed> typed; /* NULL: its schema is not one of the few that have it */
     std::vector<Argument> arguments;
     std::string name;
     bool is_supported = true;
@@ -78,6 +90,18 @@ struct Op {
     }
 };
 
+/* The stack and the results keep their memory between calls; a call that throws leaves them empty.
+ */
+struct Scratch {
+    std::vector<c10::IValue> stack;
+    std::vector<at::Tensor> results;
+    void clear()
+    {
+        stack.clear();
+        results.clear();
+    }
+};
+
 struct Device {
     c10::Device where = c10::Device(c10::DeviceType::CPU);
     int32_t threads = 1;
@@ -86,6 +110,8 @@ struct Device {
     std::unordered_map<uint32_t, at::Generator> streams; /* executor only */
     uint32_t used_stream = 0;                            /* that the default generator stands for */
     bool is_default_loaded = false;
+    Scratch scratch;        /* executor only */
+    pthread_t executor = 0; /* the thread that has entered to execute */
 };
 
 /* Where a call's arguments come from and where its device arguments point. */
@@ -136,6 +162,9 @@ dt_status_t find_op(Device *device, const char *name, Op **ret_op, dt_error_t *e
 /* values.cpp: push all arguments of `op` onto `stack`. Throws ValueMismatch. */
 void push_arguments(const Op &op, const dt_value_t *args, uint32_t count, Call &call,
                     std::vector<c10::IValue> &stack);
+at::Scalar as_scalar(const Argument &argument, const dt_value_t &v);
+/* typed.cpp: NULL: it is boxed. */
+std::unique_ptr<Typed> typed_call(const Op &op);
 /* values.cpp: flatten what stands on `stack`, numbers as tensors of no dimensions. */
 void pop_results(std::vector<c10::IValue> &stack, std::vector<at::Tensor> &results);
 /* memory.cpp: tensors of the CPU come from `memory` from now on, in the whole process. */
@@ -151,6 +180,7 @@ dt_status_t meta_of(const at::Tensor &tensor, dt_meta_t *ret_meta, dt_error_t *e
 at::Tensor empty_like_meta(const dt_meta_t &meta, c10::Device where);
 dt_status_t tensor_create(void *arg, const dt_meta_t *meta, void **ret_tensor, dt_error_t *err);
 dt_status_t tensor_info(void *arg, void *handle, dt_backend_tensor_t *ret_info, dt_error_t *err);
+bool tensor_is(void *arg, void *handle, const dt_meta_t *meta, const void **ret_storage);
 dt_status_t tensor_write(void *arg, void *handle, uint64_t offset, const void *bytes, size_t size,
                          dt_error_t *err);
 dt_status_t tensor_read(void *arg, void *handle, uint64_t offset, void *ret_bytes, size_t size,

@@ -27,6 +27,8 @@ int64_t as_int(const Argument &argument, const dt_value_t &v)
     return v.tag == DT_VALUE_TRUE ? 1 : v.tag == DT_VALUE_FALSE ? 0 : v.number;
 }
 
+} // namespace
+
 at::Scalar as_scalar(const Argument &argument, const dt_value_t &v)
 {
     switch (v.tag) {
@@ -44,6 +46,9 @@ at::Scalar as_scalar(const Argument &argument, const dt_value_t &v)
         mismatch(argument, "expected a number");
     }
 }
+
+namespace
+{
 
 at::Tensor tensor_at(void *handle, Call &call)
 {
