@@ -47,6 +47,7 @@ else
     run traps "$python" tests/python/device_traps.py
     run values "$python" tests/python/device_values.py
     run mesh "$python" tests/python/device_mesh.py
+    run context "$python" tests/python/device_context.py
     run randommesh "$python" tests/python/device_random_mesh.py --count=100
     run llamamesh "$python" tests/python/device_llama_mesh.py
     run opdbmesh "$python" tests/python/device_opdb_mesh.py --samples=1 --seconds=30

@@ -261,6 +261,8 @@ typedef struct dt_client_signature {
     bool is_dropped;
     bool writes_unsaid;   /* inputs that no output names: any of them */
     bool is_strided;      /* it looks at the memory of its input, not only at its values */
+    bool may_ring;        /* it is attention that ring.c may take apart, */
+    bool ring_drops;      /* ... if its first number is 0 */
     uint64_t used;        /* sequence of its last use */
     dt_output_t *outputs; /* (output_count) */
     uint32_t *metas;      /* (output_count) interned */
@@ -268,6 +270,7 @@ typedef struct dt_client_signature {
     uint8_t *body;        /* as DEF_SIG says it */
     uint32_t body_bytes;
     struct dt_client_plan *plans; /* what it means on meshes; the last used first */
+    struct dt_client_ring *rings; /* the same of attention over a cut sequence */
 } dt_client_signature_t;
 
 /* ---- tensors on several devices: place.c, track.c, plan.c, spread.c ----
@@ -765,6 +768,11 @@ typedef struct dt_client_spread {
 /* Put an operator in the stream wherever its inputs lie; ret_outputs as dt_submit(). */
 dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *spread,
                              uint64_t *ret_outputs, dt_error_t *err);
+/* ring.c: attention over a sequence that is cut. *ret_is_done false: it is an operator like any
+ * other. */
+dt_status_t dt_client_ring(dt_session_t *session, const dt_client_spread_t *spread,
+                           uint64_t *ret_outputs, bool *ret_is_done, dt_error_t *err);
+void dt_client_rings_free(dt_client_signature_t *signature);
 /* Have the value of a node at `place`: *ret_wire lives until the node is written or freed. */
 dt_status_t dt_client_bring(dt_session_t *session, dt_client_node_t *node, uint32_t place,
                             uint64_t *ret_wire, dt_error_t *err);

@@ -6,6 +6,7 @@
 
 #include "base/strings.h"
 #include "client.h"
+#include "ring.h"
 
 #define ARENA_MAX (32u << 20)
 
@@ -77,6 +78,7 @@ void dt_client_signature_free(dt_client_signature_t *signature)
     if (!signature)
         return;
     dt_client_plans_free(signature);
+    dt_client_rings_free(signature);
     free(signature->outputs);
     free(signature->metas);
     free(signature->inputs);
@@ -151,6 +153,8 @@ static dt_client_signature_t *signature_new(dt_session_t *session, const dt_sign
     made->vdev = vdev;
     made->writes_unsaid = writes_unsaid(sig);
     made->is_strided = is_strided(sig);
+    made->may_ring = dt_client_ring_takes(sig);
+    made->ring_drops = made->may_ring && dt_client_ring_drops(sig);
     made->input_count = sig->input_count;
     made->output_count = sig->output_count;
     for (uint32_t i = 0; i < sig->arg_count; i++)

@@ -591,14 +591,18 @@ dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *sp
                       .wires = is_near ? near_wires : malloc(in * sizeof *job.wires),
                       .have = is_near ? near_have : malloc(in * sizeof *job.have),
                       .is_written = is_near ? near_written : calloc(in, 1)};
-    bool is_made = job.nodes && job.wires && job.have && job.is_written;
+    bool is_made = job.nodes && job.wires && job.have && job.is_written, is_done = false;
     if (is_made && spread->signature->writes_unsaid) /* it may be any */
         memset(job.is_written, 1, in);
     for (uint32_t i = 0; is_made && i < spread->signature->output_count; i++)
         if (spread->signature->outputs[i].alias == DT_ALIAS_IN_PLACE)
             job.is_written[spread->signature->outputs[i].input] = 1;
-    dt_status_t status = is_made ? run(&job, ret_outputs, err)
-                                 : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an operator");
+    dt_status_t status =
+        is_made ? DT_OK : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an operator");
+    if (status == DT_OK && spread->signature->may_ring)
+        status = dt_client_ring(session, spread, ret_outputs, &is_done, err);
+    if (status == DT_OK && !is_done)
+        status = run(&job, ret_outputs, err);
     if (!is_near) {
         free(job.nodes);
         free(job.wires);

@@ -156,6 +156,7 @@ typedef struct dt_exec_program {
     dt_exec_step_t *steps; /* (step_count) in order; 0: the shard is empty, `fills` says what the
                               outputs are */
     uint32_t step_count;
+    bool is_written;      /* all outputs are inputs that the operators write to */
     void **handles;       /* (input_count) of the inputs */
     void **temps;         /* (step_count, DT_EXEC_STEP_RESULTS) results while it runs */
     const uint8_t *fills; /* (output_count) dt_shard_fill_t */

@@ -218,7 +218,13 @@ static dt_status_t localize(dt_exec_session_t *session, const dt_signature_t *si
         return no_memory(err);
     }
     DT_TRY(dt_exec_plan_fill(session, part, err));
-    return part_prepare(session, part, &local, err);
+    DT_TRY(part_prepare(session, part, &local, err));
+    if (local.is_written && part->program) {
+        part->program->is_written = true;
+        part->is_checked = true; /* it gives nothing */
+        part->takes_numbers = false;
+    }
+    return DT_OK;
 }
 
 dt_status_t dt_exec_plan_localize(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_error_t *err)

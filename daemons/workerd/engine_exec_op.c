@@ -372,6 +372,11 @@ static void execute_program(dt_exec_session_t *session, dt_exec_plan_t *part)
         if (status == DT_OK && i + 1 < program->step_count)
             keep_results(exec, program, i, count);
     }
+    if (program->is_written && status == DT_OK) {
+        free_results(exec, count);
+        count = part->signature->output_count;
+        memset(exec->results, 0, count * sizeof(void *));
+    }
     run_end(session, part, status, count);
     for (uint32_t i = 0; i < program->step_count * DT_EXEC_STEP_RESULTS; i++) {
         options->backend->tensor_free(options->device, program->temps[i]);

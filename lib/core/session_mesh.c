@@ -149,7 +149,8 @@ static uint64_t hash_of(const dt_layout_t *layout)
     uint64_t hash = dt_hash_u64((uint64_t)layout->mesh << 8 | layout->ndim);
     for (int i = 0; i < layout->ndim; i++) {
         const dt_placement_t *p = &layout->placements[i];
-        hash = dt_hash_u64(hash ^ ((uint64_t)p->kind << 16 | (uint64_t)p->dim << 8 | p->reduction));
+        hash = dt_hash_u64(hash ^ ((uint64_t)p->order << 24 | (uint64_t)p->kind << 16 |
+                                   (uint64_t)p->dim << 8 | p->reduction));
         hash = dt_hash_u64(hash ^ ((uint64_t)p->unit << 32 | p->groups));
     }
     return hash;

@@ -356,13 +356,23 @@ static bool covers(const dt_shard_pair_t *pair)
     return true;
 }
 
+/* Pieces of which some lie in another order go from device to device: that is no collective. */
+static bool is_ordered(const dt_layout_t *layout)
+{
+    for (unsigned j = 0; j < layout->ndim; j++)
+        if (layout->placements[j].order)
+            return true;
+    return false;
+}
+
 static void choose(search_t *s, const dt_shard_pair_t *pair, dt_shard_plan_t *plan)
 {
     bool is_one = dt_shard_mesh_equal(pair->from_mesh, pair->to_mesh);
+    bool may_search = !is_ordered(pair->from) && !is_ordered(pair->to);
     uint32_t from = kinds_of(pair->from, pair->from_mesh), to = kinds_of(pair->to, pair->to_mesh);
     uint32_t partial = 1u << DT_PLACEMENT_PARTIAL, moves = 0;
     links_of(pair->from_mesh, s->topology, s->links);
-    if (is_one && pair->from_mesh->ndim <= SEARCH_DIM_MAX &&
+    if (is_one && may_search && pair->from_mesh->ndim <= SEARCH_DIM_MAX &&
         find_path(s, pair->from, pair->to, plan)) {
         for (uint32_t k = 0; k < plan->step_count; k++) {
             moves += plan->steps[k].kind >= DT_SHARD_STEP_ALL_REDUCE;

@@ -76,7 +76,7 @@ bool dt_placement_equal(dt_placement_t a, dt_placement_t b)
     if (a.kind != b.kind)
         return false;
     if (a.kind == DT_PLACEMENT_SHARD)
-        return a.dim == b.dim && a.unit == b.unit && a.groups == b.groups;
+        return a.dim == b.dim && a.unit == b.unit && a.groups == b.groups && a.order == b.order;
     return a.kind != DT_PLACEMENT_PARTIAL || a.reduction == b.reduction;
 }
 
@@ -141,6 +141,10 @@ void dt_layout_print(const dt_layout_t *layout, char *text, size_t size)
             append(text, size, &at, ", unit=%" PRIu32, p.unit);
         if (p.kind == DT_PLACEMENT_SHARD && p.groups > 1)
             append(text, size, &at, ", groups=%" PRIu32, p.groups);
+        if (p.kind == DT_PLACEMENT_SHARD && p.order & DT_ORDER_TURN_MAX)
+            append(text, size, &at, ", turn=%u", p.order & DT_ORDER_TURN_MAX);
+        if (p.kind == DT_PLACEMENT_SHARD && p.order & DT_ORDER_FOLDED)
+            append(text, size, &at, ", folded");
         if (p.kind == DT_PLACEMENT_SHARD)
             append(text, size, &at, ")");
     }
@@ -159,7 +163,25 @@ static bool is_integer(unsigned dtype)
     return dtype <= DT_DTYPE_I64 || (dtype >= DT_DTYPE_U16 && dtype <= DT_DTYPE_U64);
 }
 
-static const char *shard_fault(const dt_layout_t *layout, unsigned j, const dt_meta_t *meta)
+static const char *order_fault(const dt_layout_t *layout, unsigned j, const dt_shard_mesh_t *mesh,
+                               const dt_meta_t *meta)
+{
+    dt_placement_t p = layout->placements[j];
+    if ((p.order & DT_ORDER_TURN_MAX) >= mesh->sizes[j])
+        return "turned by more than there are pieces";
+    if (p.unit != 1 || p.groups != 1)
+        return "a unit or groups in another order";
+    if (p.order & DT_ORDER_FOLDED && meta->sizes[p.dim] % (2 * (int64_t)mesh->sizes[j]))
+        return "its halves are not equal";
+    for (unsigned i = 0; i < layout->ndim; i++)
+        if (i != j && layout->placements[i].kind == DT_PLACEMENT_SHARD &&
+            layout->placements[i].dim == p.dim)
+            return "another shard of a dimension in another order";
+    return NULL;
+}
+
+static const char *shard_fault(const dt_layout_t *layout, unsigned j, const dt_shard_mesh_t *mesh,
+                               const dt_meta_t *meta)
 {
     dt_placement_t p = layout->placements[j];
     if (p.dim >= meta->ndim)
@@ -168,6 +190,8 @@ static const char *shard_fault(const dt_layout_t *layout, unsigned j, const dt_m
         return "a unit or groups of 0";
     if (meta->sizes[p.dim] % p.groups)
         return "groups do not divide the dimension";
+    if (p.order)
+        return order_fault(layout, j, mesh, meta);
     for (unsigned i = j; i-- > 0;) {
         dt_placement_t outer = layout->placements[i];
         if (outer.kind != DT_PLACEMENT_SHARD || outer.dim != p.dim)
@@ -209,7 +233,7 @@ dt_status_t dt_layout_check(const dt_layout_t *layout, const dt_shard_mesh_t *me
         fault = "not one placement for each dimension of the mesh";
     for (unsigned j = 0; j < layout->ndim && !fault; j++) {
         if (layout->placements[j].kind == DT_PLACEMENT_SHARD)
-            fault = shard_fault(layout, j, meta);
+            fault = shard_fault(layout, j, mesh, meta);
         else if (layout->placements[j].kind == DT_PLACEMENT_PARTIAL)
             fault = partial_fault(layout, j, meta);
         else if (layout->placements[j].kind != DT_PLACEMENT_REPLICATE)
@@ -236,6 +260,17 @@ static void cut(int64_t *lo, int64_t *hi, int64_t parts, int64_t at, int64_t uni
     *hi = last < *hi ? last : *hi;
 }
 
+/* The two halves that device `at` of `parts` has of a folded dimension. */
+static void fold(dt_shard_span_t *span, int64_t parts, int64_t at)
+{
+    int64_t half = span->length / (2 * parts), first = 2 * half * at;
+    int64_t second = 2 * half * (parts - 1 - at) + half;
+    span->lo = first < second ? first : second;
+    span->length = half;
+    span->groups = 2;
+    span->stride = first < second ? second - first : first - second;
+}
+
 bool dt_shard_box(const dt_layout_t *layout, const dt_shard_mesh_t *mesh, unsigned ndim,
                   const int64_t *sizes, uint32_t index, dt_shard_box_t *ret_box)
 {
@@ -250,11 +285,17 @@ bool dt_shard_box(const dt_layout_t *layout, const dt_shard_mesh_t *mesh, unsign
         if (p->kind != DT_PLACEMENT_SHARD)
             continue;
         dt_shard_span_t *span = &ret_box->spans[p->dim];
+        uint32_t turn = p->order & DT_ORDER_TURN_MAX, parts = mesh->sizes[j];
+        uint32_t piece = turn ? (coords[j] + parts - turn) % parts : coords[j];
+        if (p->order & DT_ORDER_FOLDED) {
+            fold(span, parts, piece);
+            continue;
+        }
         if (span->groups != p->groups)
             *span = (dt_shard_span_t){0, sizes[p->dim] / p->groups, p->groups,
                                       sizes[p->dim] / p->groups};
         int64_t hi = span->lo + span->length;
-        cut(&span->lo, &hi, mesh->sizes[j], coords[j], p->unit);
+        cut(&span->lo, &hi, parts, piece, p->unit);
         span->length = hi - span->lo;
     }
     for (unsigned d = 0; d < ndim; d++)
@@ -264,8 +305,11 @@ bool dt_shard_box(const dt_layout_t *layout, const dt_shard_mesh_t *mesh, unsign
 
 int64_t dt_shard_span_local(const dt_shard_span_t *span, int64_t at)
 {
-    int64_t run = span->stride ? at / span->stride : 0, inside = at - run * span->stride - span->lo;
-    if (at < 0 || run >= span->groups || inside < 0 || inside >= span->length)
+    if (at < span->lo)
+        return -1;
+    int64_t run = span->stride ? (at - span->lo) / span->stride : 0;
+    int64_t inside = at - run * span->stride - span->lo;
+    if (run >= span->groups || inside >= span->length)
         return -1;
     return run * span->length + inside;
 }

@@ -9,6 +9,10 @@
  * a fused weight): a device holds g intervals, which lie side by side in its local tensor Where
  * several mesh dimensions cut one tensor dimension they must agree on `groups`, and an inner `unit`
  * must divide the outer one; groups must divide the dimension.
+ * And one that no program asks for, of what travels in a ring (rules_attend.c):
+ *   order     the device at coordinate c has another piece than c, see DT_ORDER_FOLDED; only where
+ *             no other mesh dimension cuts the tensor dimension, without unit and groups; folded
+ *             ones must divide into 2 k halves, two intervals a device, in rising order
  *
  * Partial: each device holds a tensor of whole size, and the reduction of all gives the value. sum
  * and avg may mix (they commute), max and min only with themselves.

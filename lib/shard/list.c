@@ -507,12 +507,14 @@ static uint32_t cell_at(const grid_t *g, unsigned d, int64_t pos)
     return cell;
 }
 
+/* In runs, or not in the order of the cells? */
 static bool is_grouped(const grid_t *g, unsigned d)
 {
-    return g->axis_count[d] && g->layout->placements[g->axes[d][0]].groups > 1;
+    const dt_placement_t *p = g->axis_count[d] ? &g->layout->placements[g->axes[d][0]] : NULL;
+    return p && (p->groups > 1 || p->order);
 }
 
-/* Cells that may overlap a box: all of them in a grouped dimension. */
+/* Cells that may overlap a box: all of them in such a dimension. */
 static range_t overlapping(const grid_t *g, const dt_shard_box_t *box)
 {
     range_t r = {{0}, {0}};

@@ -51,7 +51,8 @@ static bool is_same_cut(const dt_placement_t *outer, dt_placement_t have, dt_pla
     if (dt_placement_equal(have, want))
         return true;
     if (have.kind != DT_PLACEMENT_SHARD || want.kind != DT_PLACEMENT_SHARD ||
-        have.dim != want.dim || have.groups != want.groups || have.dim >= meta->ndim)
+        have.dim != want.dim || have.groups != want.groups || have.order != want.order ||
+        have.dim >= meta->ndim)
         return false;
     int64_t pieces = (int64_t)have.groups * mesh->sizes[dim], size = meta->sizes[have.dim];
     for (unsigned j = 0; j < dim; j++)
@@ -513,6 +514,12 @@ static bool has_partial_output(const dt_signature_t *s)
     return false;
 }
 
+/* A sum of what nobody has written yet is as good as any other. */
+static bool is_without_value(const dt_signature_t *s)
+{
+    return strcmp(s->name, "aten::empty_strided") == 0;
+}
+
 /* Is there a row on every mesh dimension for what the call is bound to? */
 static bool is_bound_row(dt_shard_call_t *call, const dt_shard_mesh_t *mesh)
 {
@@ -550,7 +557,7 @@ static bool is_exact(const dt_shard_rules_t *rules, const dt_signature_t *signat
     if (!dt_shard_bind(rules, signature, &call))
         return false;
     if (call.rule->family == DT_SHARD_FAMILY_FACT)
-        return !has_partial_output(signature);
+        return !has_partial_output(signature) || is_without_value(signature);
     return is_bound_row(&call, mesh);
 }
 
@@ -598,5 +605,7 @@ dt_status_t dt_shard_verify(const dt_shard_rules_t *rules, const dt_signature_t 
         if (signature->outputs[j].alias != DT_ALIAS_NONE)
             DT_TRY(dt_layout_check(&signature->outputs[j].layout, mesh, &signature->outputs[j].meta,
                                    err));
+    if (dt_shard_is_attention(signature->name))
+        return dt_shard_attend_verify(signature, mesh, err);
     return is_exact(rules, signature, mesh) ? DT_OK : refuse(rules, signature, mesh, err);
 }

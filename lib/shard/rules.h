@@ -18,6 +18,9 @@
  * entry in the answer. Results that there are not (DT_ALIAS_NONE) have the layout of no tensor: all
  * Replicate.
  *
+ * Attention whose sequence is sharded is several operators with communication between them, and two
+ * of its own, DT_SHARD_ATTEND and DT_SHARD_ATTEND_BACKWARD (rules_attend.c).
+ *
  * Threads: a dt_shard_rules_t is constant after it was made; any number may use it. Blocking:
  * never. Allocation: none but by dt_shard_rules_create() and, into the caller's arena, by
  * dt_shard_localize(). */
@@ -98,6 +101,16 @@ DT_MUST_USE dt_status_t dt_shard_verify(const dt_shard_rules_t *rules,
                                         const dt_signature_t *signature,
                                         const dt_shard_mesh_t *mesh, dt_error_t *err);
 
+/* ---- attention, a block at a time ---- */
+
+#define DT_SHARD_ATTEND          "dtorch::attend"
+#define DT_SHARD_ATTEND_BACKWARD "dtorch::attend_backward"
+
+/* May queries lie at `q_at` and their keys at `k_at`? Each device then has the heads and the part
+ * of the batch of its queries. Shapes: (batch, heads, sequence, width). Cost: O(devices). */
+bool dt_shard_attend_fits(const dt_shard_mesh_t *mesh, const dt_meta_t *q, const dt_layout_t *q_at,
+                          const dt_meta_t *k, const dt_layout_t *k_at);
+
 /* ---- one device ---- */
 
 /* TENSOR arguments of a local operator: 1 + k is the call's tensor input k; what is at this number
@@ -126,6 +139,8 @@ typedef enum dt_shard_fill {
 
 typedef struct dt_shard_local {
     bool is_run;              /* false: `fills` says what the outputs are instead */
+    bool is_written;          /* the operators write to inputs; what the last one gives is none of
+                                 the outputs */
     uint32_t op_count;        /* 1 but for rows with a local program */
     const dt_shard_op_t *ops; /* (op_count) in order; the last gives the outputs */
     const dt_meta_t *inputs;  /* (input_count) local; strides as dt_shard_local_meta() says */

@@ -355,6 +355,15 @@ static void ignore_placeholders(dt_shard_call_t *call)
     }
 }
 
+/* Of all tensors that are joined only one is not passed over: it is its copy, cut as it is. */
+static bool joins_one(const dt_shard_call_t *call)
+{
+    uint32_t ignored = 0;
+    for (uint32_t i = 0; i < call->out_first && call->out_count == 1; i++)
+        ignored += call->ins[i].is_ignored;
+    return ignored > 0 && ignored + 1 == call->out_first;
+}
+
 static bool bind_dim(dt_shard_call_t *call, const dt_shard_spec_t *const *ins,
                      const dt_shard_spec_t *const *outs)
 {
@@ -375,6 +384,8 @@ static bool bind_dim(dt_shard_call_t *call, const dt_shard_spec_t *const *ins,
     }
     if (base < 0 || (base == 0 && has_fresh) || !named_dims(call, base, &named))
         return false;
+    if (joins_one(call))
+        named = 0;
     if (call->rule->keepdim >= 0) {
         dt_shard_attr_t a = dt_shard_attr_of(call, (unsigned)call->rule->keepdim);
         if (a.kind == DT_SHARD_ATTR_UNKNOWN)

@@ -226,6 +226,15 @@ bool dt_shard_program(const dt_shard_call_t *call, const dt_shard_mesh_t *mesh, 
 /* Is the mean of this operator the sum of its parts' means, each times a number? */
 bool dt_shard_has_mean(const dt_shard_call_t *call);
 
+/* ---- attention (rules_attend.c) ---- */
+
+bool dt_shard_is_attention(const char *name);
+DT_MUST_USE dt_status_t dt_shard_attend_verify(const dt_signature_t *signature,
+                                               const dt_shard_mesh_t *mesh, dt_error_t *err);
+/* What place `index` runs; `local` has the inputs' metadata. False: no memory. */
+bool dt_shard_attend_program(const dt_signature_t *signature, const dt_shard_mesh_t *mesh,
+                             uint32_t index, dt_arena_t *arena, dt_shard_local_t *local);
+
 /* ---- rows ---- */
 
 typedef struct dt_shard_row {

@@ -238,7 +238,9 @@ dt_status_t dt_shard_localize(const dt_shard_rules_t *rules, const dt_signature_
                               .inputs = l.inputs,
                               .outputs = l.outputs,
                               .fills = l.fills};
-    if (has_memory && !is_list && !is_whole(signature)) {
+    if (has_memory && dt_shard_is_attention(signature->name)) {
+        has_memory = dt_shard_attend_program(signature, mesh, index, arena, &local);
+    } else if (has_memory && !is_list && !is_whole(signature)) {
         if (!dt_shard_bind(rules, signature, &call))
             return dt_fail(err, DT_ERR_INVALID, "dt", 0,
                            "%s: no row of the operator has shards, and there are some",

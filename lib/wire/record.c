@@ -81,13 +81,18 @@ void dt_record_get_meta(dt_cursor_t *cursor, dt_meta_t *ret_meta)
         dt_cursor_fail(cursor, DT_FRAME_E_BODY);
 }
 
+#define ORDERED_SHARD 3u /* the kind of a SHARD that is followed by its order */
+
 uint8_t *dt_record_put_placement(uint8_t *at, const dt_placement_t *placement)
 {
-    *at++ = placement->kind;
+    bool is_ordered = placement->kind == DT_PLACEMENT_SHARD && placement->order;
+    *at++ = is_ordered ? ORDERED_SHARD : placement->kind;
     if (placement->kind == DT_PLACEMENT_SHARD) {
         *at++ = placement->dim;
         at = dt_varint_put(at, placement->unit);
         at = dt_varint_put(at, placement->groups);
+        if (is_ordered)
+            *at++ = placement->order;
     } else if (placement->kind == DT_PLACEMENT_PARTIAL) {
         *at++ = placement->reduction;
     }
@@ -97,11 +102,15 @@ uint8_t *dt_record_put_placement(uint8_t *at, const dt_placement_t *placement)
 void dt_record_get_placement(dt_cursor_t *cursor, dt_placement_t *ret_placement)
 {
     dt_placement_t p = {.kind = dt_cursor_u8(cursor)};
+    bool is_ordered = p.kind == ORDERED_SHARD;
+    if (is_ordered)
+        p.kind = DT_PLACEMENT_SHARD;
     if (p.kind == DT_PLACEMENT_SHARD) {
         p.dim = dt_cursor_u8(cursor);
         p.unit = (uint32_t)dt_cursor_bounded(cursor, UINT32_MAX);
         p.groups = (uint32_t)dt_cursor_bounded(cursor, UINT32_MAX);
-        if (p.dim >= DT_META_DIM_MAX || p.unit == 0 || p.groups == 0)
+        p.order = is_ordered ? dt_cursor_u8(cursor) : 0;
+        if (p.dim >= DT_META_DIM_MAX || p.unit == 0 || p.groups == 0 || is_ordered != (p.order > 0))
             dt_cursor_fail(cursor, DT_FRAME_E_LIMIT);
     } else if (p.kind == DT_PLACEMENT_PARTIAL) {
         p.reduction = dt_cursor_u8(cursor);

@@ -116,12 +116,19 @@ typedef enum dt_reduction {
     DT_REDUCTION_MIN = 3,
 } dt_reduction_t;
 
+/* SHARD: who has which piece, where that is not the device at coordinate c piece c. Bits 0..6: by
+ * how many the pieces are turned: c has piece (c - turn) mod k. FOLDED: pieces are the first half
+ * of chunk c and the second half of chunk k - 1 - c, so all have the same share of a triangle. */
+#define DT_ORDER_TURN_MAX 127u
+#define DT_ORDER_FOLDED   128u
+
 /* Where a tensor lies along one mesh dimension. On the wire: kind u8; SHARD: dim u8, unit varint,
- * groups varint; PARTIAL: reduction u8. */
+ * groups varint; PARTIAL: reduction u8; 3, a SHARD in another order: as SHARD, then order u8. */
 typedef struct dt_placement {
     uint8_t kind;      /* dt_placement_kind_t */
     uint8_t dim;       /* SHARD: tensor dimension */
     uint8_t reduction; /* PARTIAL: dt_reduction_t */
+    uint8_t order;     /* SHARD: see above; not the program's to say: dtorch.h has a gap here */
     uint32_t unit;     /* SHARD: borders are multiples of it; 1 or more */
     uint32_t groups;   /* SHARD: the dimension is planned as (groups, n / groups); 1 or more */
 } dt_placement_t;

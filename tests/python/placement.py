@@ -352,6 +352,7 @@ def cases():
     # a tensor of shape (0,), which cat drops
     yield "aten::cat", ([r(0), r(4, 6), r(4, 3)], 1)
     yield "aten::cat", ([r(4, 6), r(0), r(5, 6)], 0)
+    yield "aten::cat", ([r(0), r(5, 6)], 0)
     # means of unequal shards
     yield "aten::mean.dim", (r(5, 7, 3), [0, 1], True)
     yield "aten::mean", (r(5, 7),)

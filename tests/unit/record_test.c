@@ -169,8 +169,13 @@ Test(record, the_rest_of_the_kinds_survive_too)
     dt_frame_reader_t reader = {0};
     const dt_layout_t layout = {
         .mesh = 2,
-        .ndim = 3,
+        .ndim = 4,
         .placements = {{.kind = DT_PLACEMENT_SHARD, .dim = 1, .unit = 64, .groups = 2},
+                       {.kind = DT_PLACEMENT_SHARD,
+                        .dim = 2,
+                        .unit = 1,
+                        .groups = 1,
+                        .order = 3 | DT_ORDER_FOLDED},
                        {.kind = DT_PLACEMENT_PARTIAL, .reduction = DT_REDUCTION_MAX},
                        {.kind = DT_PLACEMENT_REPLICATE}}};
     const uint64_t pairs[] = {0, 3, 7, 1};

@@ -88,6 +88,50 @@ Test(shard_layout, cuts_as_lists_are_cut_for_every_size_mesh_unit_and_group)
                 }
 }
 
+/* How much of a triangle of `size` rows the rows of a device are. */
+static int64_t triangle_of(const dt_shard_span_t *span)
+{
+    int64_t sum = 0;
+    for (int64_t g = 0; g < span->groups; g++)
+        for (int64_t i = 0; i < span->length; i++)
+            sum += span->lo + g * span->stride + i;
+    return sum;
+}
+
+Test(shard_layout, pieces_in_another_order_are_all_there_once_and_folded_ones_share_a_triangle)
+{
+    for (uint32_t parts = 2; parts <= 5; parts++)
+        for (int64_t size = 0; size <= 40; size++)
+            for (uint32_t order = 0; order < 2 * parts; order++) {
+                dt_shard_mesh_t mesh = mesh_of(1, &parts);
+                dt_layout_t layout = dt_layout_replicate(1, 1);
+                dt_meta_t meta = meta_of(DT_DTYPE_F32, 1, &size, NULL);
+                int64_t seen[64] = {0}, sizes[1], share = 0;
+                bool is_folded = order >= parts;
+                layout.placements[0] = dt_placement_shard(0);
+                layout.placements[0].order =
+                    (uint8_t)(order % parts | (is_folded ? DT_ORDER_FOLDED : 0));
+                bool is_legal = dt_layout_check(&layout, &mesh, &meta, NULL) == DT_OK;
+                cr_assert_eq(is_legal, !is_folded || size % (2 * parts) == 0);
+                for (uint32_t i = 0; i < parts && is_legal; i++) {
+                    dt_shard_box_t box;
+                    int64_t local = 0;
+                    (void)dt_shard_box(&layout, &mesh, 1, &size, i, &box);
+                    (void)dt_shard_sizes(&layout, &mesh, 1, &size, i, sizes);
+                    for (int64_t k = 0; k < size; k++)
+                        if (dt_shard_span_local(&box.spans[0], k) >= 0) {
+                            cr_assert_eq(dt_shard_span_local(&box.spans[0], k), local++);
+                            seen[k]++;
+                        }
+                    cr_assert_eq(local, sizes[0]);
+                    share = i ? share : triangle_of(&box.spans[0]);
+                    cr_assert(!is_folded || triangle_of(&box.spans[0]) == share);
+                }
+                for (int64_t k = 0; k < size && is_legal; k++)
+                    cr_assert_eq(seen[k], 1);
+            }
+}
+
 Test(shard_layout, nested_is_not_flat)
 {
     static const uint32_t square[] = {2, 2}, four[] = {4};

@@ -49,6 +49,20 @@ static void cut_list(int64_t *list, int64_t *count, uint32_t parts, uint32_t at,
     *count = n;
 }
 
+/* The same of pieces in another order, which cut a dimension alone. */
+static void ordered(dt_placement_t p, uint32_t parts, uint32_t at, int64_t size, bool *ret_has)
+{
+    int64_t chunk = (size + parts - 1) / parts;
+    uint32_t piece = (at + parts - (p.order & DT_ORDER_TURN_MAX)) % parts;
+    for (int64_t i = 0; i < size; i++) {
+        bool is_second = i % chunk >= chunk / 2;
+        uint32_t owner = (uint32_t)(i / chunk);
+        if (p.order & DT_ORDER_FOLDED && is_second)
+            owner = parts - 1 - owner;
+        ret_has[i] = owner == piece;
+    }
+}
+
 static void positions(const side_t *s, uint32_t place, unsigned dim, int64_t size, bool *ret_has)
 {
     uint32_t coords[DT_RECORD_MESH_DIM_MAX];
@@ -59,6 +73,11 @@ static void positions(const side_t *s, uint32_t place, unsigned dim, int64_t siz
         if (s->layout.placements[j].kind == DT_PLACEMENT_SHARD &&
             s->layout.placements[j].dim == dim)
             groups = s->layout.placements[j].groups;
+    for (unsigned j = 0; j < s->mesh.ndim; j++)
+        if (s->layout.placements[j].dim == dim && s->layout.placements[j].order) {
+            ordered(s->layout.placements[j], s->mesh.sizes[j], coords[j], size, ret_has);
+            return;
+        }
     for (int64_t g = 0; g < groups; g++) {
         int64_t count = size / groups;
         for (int64_t i = 0; i < count; i++)
@@ -295,6 +314,7 @@ static struct {
     run_t run;
     double value[ELEMENT_MAX];
     int64_t weak_moved, weak_elements;
+    uint32_t ordered; /* layouts whose pieces are turned or folded */
 } t;
 
 static void describe(char *text, size_t size)
@@ -512,6 +532,19 @@ static void some_placement(side_t *s, unsigned j, unsigned family)
         p->groups = 1 + draw(3);
 }
 
+/* One whose pieces are turned or folded, where that can be. */
+static void some_order(side_t *s, unsigned j)
+{
+    dt_placement_t old = s->layout.placements[j];
+    s->layout.placements[j] = dt_placement_shard(draw(t.meta.ndim));
+    s->layout.placements[j].order =
+        (uint8_t)(draw(s->mesh.sizes[j]) | (draw(2) ? DT_ORDER_FOLDED : 0));
+    if (dt_layout_check(&s->layout, &s->mesh, &t.meta, NULL) != DT_OK)
+        s->layout.placements[j] = old;
+    else
+        t.ordered += s->layout.placements[j].order > 0;
+}
+
 static void some_side(side_t *s, uint32_t pool)
 {
     static const struct {
@@ -523,6 +556,9 @@ static void some_side(side_t *s, uint32_t pool)
     set_mesh(s, meshes[m].ndim, meshes[m].sizes, pool);
     for (unsigned j = 0; j < s->mesh.ndim; j++)
         some_placement(s, j, family);
+    for (unsigned j = 0; j < s->mesh.ndim && t.meta.ndim; j++)
+        if (draw(4) == 0)
+            some_order(s, j);
 }
 
 Test(shard_redistribute, random_meshes_units_and_groups_are_right_at_the_bound)
@@ -542,6 +578,38 @@ Test(shard_redistribute, random_meshes_units_and_groups_are_right_at_the_bound)
         run_case(i % 10 == 0);
     }
     cr_assert_gt(t.weak_elements, 0);
+    cr_assert_gt(t.ordered, 300);
+}
+
+Test(shard_redistribute, a_ring_step_moves_each_block_once_to_the_neighbour)
+{
+    static const int64_t shape[] = {3, 13};
+    static const uint32_t size = 4;
+    dt_shard_plan_t plan;
+    dt_shard_list_t list;
+    dt_arena_t arena;
+    set_topology(8, 0, 0);
+    set_meta(2, shape);
+    set_mesh(&t.from, 1, &size, 8);
+    t.from.layout.placements[0] = dt_placement_shard(1);
+    t.to = t.from;
+    t.to.mesh.vdevs = t.to.vdevs;
+    t.from.layout.placements[0].order = 2;
+    t.to.layout.placements[0].order = 3;
+    dt_shard_pair_t pair = {&t.meta, &t.from.mesh, &t.to.mesh, &t.from.layout, &t.to.layout};
+    dt_arena_init(&arena, 1u << 20);
+    cr_assert_eq(dt_shard_list(&pair, &t.topology, DT_SHARD_ALL, &arena, &list, NULL), DT_OK);
+    cr_assert_eq(list.count, 4);
+    for (uint32_t k = 0; k < list.count; k++) {
+        int64_t from = dt_shard_mesh_find(&t.from.mesh, list.transfers[k].from_vdev);
+        int64_t to = dt_shard_mesh_find(&t.to.mesh, list.transfers[k].to_vdev);
+        cr_assert_eq((from + 1) % 4, to);
+    }
+    cr_assert_eq(list.moved_bytes, dt_meta_bytes(&t.meta));
+    cr_assert_eq(dt_shard_plan_choose(&pair, NULL, &plan, NULL), DT_OK);
+    cr_assert(plan.step_count == 1 && plan.steps[0].kind == DT_SHARD_STEP_EXCHANGE);
+    cr_assert_eq(plan.recv_bytes, dt_meta_bytes(&t.meta) / 13 * 4); /* a whole chunk */
+    dt_arena_fini(&arena);
 }
 
 Test(shard_redistribute, small_reductions_go_to_everyone_at_once)

@@ -17,7 +17,7 @@ from dtorch import placements
 from dtorch.mesh import DeviceMesh
 from dtorch.placements import Placement, Replicate, Shard
 
-__all__ = ["Layout", "Plan", "Rule", "as_plan", "data_parallel", "expert_parallel", "fsdp", "llama_tensor_parallel", "zero"]
+__all__ = ["Layout", "Plan", "Rule", "as_plan", "context_parallel", "data_parallel", "expert_parallel", "fsdp", "llama_tensor_parallel", "zero"]
 
 Dim = str | int
 
@@ -130,6 +130,13 @@ def as_plan(given: Any, mesh: DeviceMesh) -> Plan:
 def data_parallel(dim: Dim = "dp") -> Plan:
     """Each device has the whole model and a part of the batch."""
     return Plan({dim: ()}, {dim: Shard(0)})
+
+
+def context_parallel(dim: Dim = "cp") -> Plan:
+    """Each device has the whole model and a part of every sequence; attention sends keys and values around, or deals heads out.
+
+    Shapes: inputs and labels (batch, sequence)."""
+    return Plan({dim: ()}, {dim: Shard(1)})
 
 
 def zero(stage: int, dim: Dim = "dp") -> Plan:

