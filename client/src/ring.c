@@ -140,6 +140,7 @@ static void put_all(struct putting *p, uint64_t *ret_outputs)
         put_step(p, &ring->steps[i]);
     for (uint32_t i = 0; i < p->spread->signature->output_count; i++) {
         dt_client_node_t *node = p->nodes[i];
+        dt_check(node); /* putting_begin() made it */
         node->id = node->wire = ret_outputs[i] = p->ids[ring->results[i]];
         node->meta = p->spread->signature->metas[i];
         node->place = ring->values[ring->results[i]].place;
