@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "lib/testproc.h"
+#include "lib/meshwork.h"
 #include "lib/testproxy.h"
 #include "lib/tlscluster.h"
 #include "pki/tls.h"
@@ -360,69 +360,9 @@ Test(secure, a_client_with_tls_at_a_plain_port_hears_what_is_wrong)
 
 /* ---- between nodes ---- */
 
-#define ROWS    37
-#define COLUMNS 4001
-#define COUNT   (ROWS * COLUMNS)
-
-static dt_tensor_t *put(dt_session_t *session, dt_mesh_t *mesh, const float *data, uint8_t dim)
-{
-    const int64_t sizes[] = {ROWS, COLUMNS};
-    const dt_placement_t cut = {.kind = DT_PLACEMENT_SHARD, .dim = dim, .unit = 1, .groups = 1};
-    dt_upload_t upload = {.struct_size = sizeof upload,
-                          .dtype = DT_DTYPE_F32,
-                          .ndim = 2,
-                          .sizes = sizes,
-                          .data = data,
-                          .mesh = mesh,
-                          .placements = &cut};
-    dt_tensor_t *tensor = NULL;
-    dt_error_t err;
-    cr_assert_eq(dt_tensor_upload(session, &upload, &tensor, &err), DT_OK, "%s", err.text);
-    return tensor;
-}
-
-static dt_tensor_t *move(dt_tensor_t *tensor, dt_mesh_t *mesh, dt_placement_t placement)
-{
-    dt_tensor_t *moved = NULL;
-    dt_error_t err;
-    cr_assert_eq(dt_redistribute(tensor, mesh, &placement, &moved, &err), DT_OK, "%s", err.text);
-    return moved;
-}
-
-/* Moves from cut to cut, and a product whose parts are summed over all devices. */
-static void compute(dt_session_t *session, dt_testcluster_t *tc, float *ret_product)
-{
-    static dt_failure_t failure;
-    static float data[COUNT], is[COUNT];
-    const dt_placement_t whole = {.kind = DT_PLACEMENT_REPLICATE};
-    const uint32_t four = 4;
-    dt_mesh_t *mesh;
-    dt_error_t err;
-    cr_assert_eq(dt_mesh_create(session, 1, &four, NULL, NULL, &mesh, &err), DT_OK, "%s", err.text);
-    for (int i = 0; i < COUNT; i++)
-        data[i] = (float)(i * 7919LL % 100003) * 0.37F - 100;
-    dt_tensor_t *columns = put(session, mesh, data, 1);
-    dt_tensor_t *rows =
-        move(columns, mesh,
-             (dt_placement_t){.kind = DT_PLACEMENT_SHARD, .dim = 0, .unit = 1, .groups = 1});
-    cr_assert_eq(dt_tensor_read(rows, is, sizeof is, &failure), DT_OK, "%s %s\n%s", failure.kind,
-                 failure.text, dt_testcluster_logs(tc));
-    cr_assert_eq(memcmp(is, data, sizeof is), 0, "a move changed bits");
-    dt_tensor_t *turned =
-        dt_clienttest_call(session, "aten::t", (dt_value_t[]){dt_arg_tensor(columns)}, 1);
-    dt_tensor_t *product = dt_clienttest_call2(session, "aten::mm", columns, turned);
-    dt_tensor_t *sum = move(product, mesh, whole);
-    cr_assert_eq(dt_tensor_read(sum, ret_product, sizeof(float) * ROWS * ROWS, &failure), DT_OK,
-                 "%s\n%s", failure.text, dt_testcluster_logs(tc));
-    dt_tensor_t *all[] = {columns, rows, turned, product, sum};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        dt_tensor_free(all[i]);
-    dt_mesh_free(mesh);
-}
-
 Test(secure, moves_and_sums_between_nodes_have_the_bits_of_one)
 {
-    static float first[ROWS * ROWS], is[ROWS * ROWS];
+    static float first[DT_MESHWORK_SUMS], is[DT_MESHWORK_SUMS];
     static const struct {
         int workers;
         const char *devices;
@@ -431,7 +371,7 @@ Test(secure, moves_and_sums_between_nodes_have_the_bits_of_one)
         dt_tlscluster_t c;
         dt_tlscluster_start(&c, shapes[i].workers, shapes[i].devices);
         dt_session_t *session = dt_tlscluster_connect(&c, "auto", 4);
-        compute(session, c.tc, i == 0 ? first : is);
+        dt_meshwork_run(session, c.tc, i == 0 ? first : is);
         cr_assert(i == 0 || memcmp(first, is, sizeof is) == 0, "%d nodes have other bits",
                   shapes[i].workers);
         for (int who = 0; who < shapes[i].workers; who++) {
@@ -446,19 +386,18 @@ Test(secure, moves_and_sums_between_nodes_have_the_bits_of_one)
 Test(secure, a_node_that_is_killed_holds_nobody)
 {
     static dt_failure_t failure;
-    static float data[COUNT], is[COUNT];
-    const dt_placement_t whole = {.kind = DT_PLACEMENT_REPLICATE};
+    static float data[DT_MESHWORK_COUNT], is[DT_MESHWORK_COUNT];
     const uint32_t four = 4;
     dt_mesh_t *mesh;
     dt_tlscluster_t c;
     dt_tlscluster_start(&c, 2, "Devices=ref:2\n");
     dt_session_t *session = dt_tlscluster_connect(&c, "auto", 4);
     cr_assert_eq(dt_mesh_create(session, 1, &four, NULL, NULL, &mesh, NULL), DT_OK);
-    dt_tensor_t *from = put(session, mesh, data, 0);
-    dt_tensor_t *before = move(from, mesh, whole);
+    dt_tensor_t *from = dt_meshwork_put(session, mesh, data, 0);
+    dt_tensor_t *before = dt_meshwork_move(from, mesh, -1);
     dt_clienttest_read(before, is, sizeof is);
     dt_testcluster_kill(c.tc, 1, SIGKILL);
-    dt_tensor_t *to = move(from, mesh, whole);
+    dt_tensor_t *to = dt_meshwork_move(from, mesh, -1);
     cr_assert_neq(dt_tensor_read(to, is, sizeof is, &failure), DT_OK);
     cr_assert(failure.text[0] != '\0');
     dt_tensor_free(from);

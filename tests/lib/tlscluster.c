@@ -38,12 +38,12 @@ static void certificate_lines(dt_tlscluster_t *c, const char *name, char *lines,
 
 void dt_tlscluster_prepare(dt_tlscluster_t *c, int workers)
 {
-    static const char *const sans[] = {"127.0.0.1", "localhost"};
+    static const char *const sans[] = {"127.0.0.1", "localhost", DT_TLSCLUSTER_IP};
     dt_pki_pair_t pair;
     memset(c, 0, sizeof *c);
     dt_temptree_init(&c->tree);
     if (dt_pki_make_ca("test", 0, &c->ca, NULL) != DT_OK ||
-        dt_pki_make_server(&c->ca, sans, 2, MONTH_MS, &pair, NULL) != DT_OK)
+        dt_pki_make_server(&c->ca, sans, 3, MONTH_MS, &pair, NULL) != DT_OK)
         dt_test_die("no certificates");
     write_pair(c, &c->ca, "ca");
     write_pair(c, &pair, "server");
@@ -73,18 +73,26 @@ static void make_key(dt_tlscluster_t *c)
 void dt_tlscluster_begin(dt_tlscluster_t *c, int workers, const char *lines)
 {
     char conf[4096], all[8192];
+    c->tc = dt_testcluster_start(
+        &(dt_testcluster_options_t){.workers = workers, .use_tcp = true, .is_idle = true});
+    (void)snprintf(c->address, sizeof c->address, "%s:%d", c->ip ? c->ip : "127.0.0.1",
+                   dt_testcluster_port(c->tc));
     certificate_lines(c, "server", conf, sizeof conf);
-    c->tc = dt_testcluster_start(&(dt_testcluster_options_t){
-        .workers = workers, .controller_conf = conf, .use_tcp = true, .is_idle = true});
+    (void)snprintf(all, sizeof all, "%sListen=%s %s\n", conf,
+                   dt_testcluster_controller_socket(c->tc), c->address);
+    dt_testcluster_set_conf(c->tc, DT_TESTCLUSTER_CONTROLLER, all);
     dt_testcluster_start_daemon(c->tc, DT_TESTCLUSTER_CONTROLLER);
-    (void)snprintf(c->address, sizeof c->address, "127.0.0.1:%d", dt_testcluster_port(c->tc));
     for (int i = 0; i < workers; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "w%d", i);
         certificate_lines(c, name, conf, sizeof conf);
-        (void)snprintf(all, sizeof all, "%s%s", conf, lines);
+        (void)snprintf(all, sizeof all, "%sController=%s\n%s", conf, c->address, lines);
         dt_testcluster_set_conf(c->tc, i, all);
+        if (c->before)
+            c->before(c->arg, i);
         dt_testcluster_spawn(c->tc, i, NULL);
+        if (c->after)
+            c->after(c->arg, i);
     }
     for (int i = 0; i < workers; i++)
         if (!dt_testcluster_wait_ready(c->tc, i, DT_TESTCLUSTER_PATIENCE_MS) ||

@@ -13,7 +13,14 @@ typedef struct dt_tlscluster {
     dt_pki_pair_t ca;
     char address[64]; /* of the controller, TLS */
     char *key;        /* of a program */
+    /* May be set between prepare and begin. */
+    const char *ip; /* of the controller, one of its certificate's; NULL: 127.0.0.1 */
+    void (*before)(void *arg, int who); /* a worker is started; NULL: nothing is to be done */
+    void (*after)(void *arg, int who);
+    void *arg;
 } dt_tlscluster_t;
+
+#define DT_TLSCLUSTER_IP "10.99.0.1" /* what the controller's certificate names beside loopback */
 
 /* Start. `lines` are added to each worker's configuration. */
 void dt_tlscluster_start(dt_tlscluster_t *c, int workers, const char *lines);
