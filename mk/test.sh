@@ -80,6 +80,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage torch check-torch
     stage programs check-programs SEEDS=40
     stage device check-device
+    stage demo check-demo
     stage corpus check-corpus
     stage sim check-sim SEEDS=500
     stage component check-component

@@ -1,14 +1,19 @@
 # Tools for people: dependencies, everything that must pass, a demonstration, a cluster in one terminal, figures.
 N ?= 3
 ONLY ?=
-.PHONY: deps test demo run-dev bench compdb lint venv
+export PROMPT
+# Where nobody said how many, as many compilers as there are processors.
+PARALLEL := $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+.PHONY: deps test demo check-demo run-dev bench compdb lint venv
 deps: ## install the missing packages of mk/packages.txt; nothing else
 	$(Q)sh mk/deps.sh
 test: ## all checks and test tiers, gcc and clang; ends with "N passed, N failed"
 	+$(Q)MAKE=$(MAKE) sh mk/test.sh
-demo: ## install what is missing, build; a controller and three workers; one is killed, and it is shown who noticed when
-	+$(Q)sh mk/deps.sh && $(MAKE) --no-print-directory all
-	$(Q)bash tests/demo.sh $(abspath $(BUILD)/bin)
+demo: ## install what is missing, build; a language model on a cluster of daemons, sharded, trained, a worker killed; PROMPT="..."
+	+$(Q)sh mk/deps.sh && $(MAKE) --no-print-directory $(PARALLEL) all
+	$(Q)sh mk/demo.sh $(BUILD)
+check-demo: all ## the demonstration, shorter: to its end, with a wrong token, stopped in the middle
+	$(Q)sh mk/demo.sh $(BUILD) check
 run-dev: all ## a controller and N=3 workers in this terminal; Ctrl-C ends all
 	$(Q)bash mk/run-dev.sh $(abspath $(BUILD)/bin) $(N)
 bench: ## the figures, one JSON line each, also in build/bench.jsonl; ONLY=key,key

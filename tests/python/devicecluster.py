@@ -2,6 +2,7 @@
 keeps bytes back for a while."""
 
 import asyncio
+import json
 import os
 import pathlib
 import shutil
@@ -19,31 +20,39 @@ READY_S = 60
 
 
 class Cluster:
-    """A controller on a unix socket and on a port of 127.0.0.1, and one worker with a CPU device."""
+    """A controller on a unix socket and on a port of 127.0.0.1, and a worker for each node, with CPU devices."""
 
-    def __init__(self, devices: str = "torch", worker_options: str = "") -> None:
+    def __init__(self, devices: str = "torch", worker_options: str = "", nodes: tuple[str, ...] = ("node",)) -> None:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dtpy."))
         self.kept, self.port = keep_port()
         self.path = f"{self.folder}/controller.sock"
         self.admin = f"{self.folder}/admin.sock"
-        self.programs: list[subprocess.Popen[bytes]] = []
+        self.programs: dict[str, subprocess.Popen[bytes]] = {}
         self.write("controllerd", f"[Controller]\nClusterName=test\nListen={self.path} 127.0.0.1:{self.port}\n"
                    f"AdminSocket={self.admin}\nStateDirectory={self.folder}/controllerd\nMetricsListen=127.0.0.1:0\n"
                    "SuspectBeats=20\nDeadBeats=240\n")  # a busy machine is not a dead one
-        self.write("workerd", f"[Worker]\nController={self.path}\nNodeName=node\nStateDirectory={self.folder}/workerd\n"
-                   f"Devices={devices}\nMetricsListen=127.0.0.1:0\n{worker_options}")
-        self.start("controllerd")
-        self.start("workerd")
-        self.await_node()
+        for node in nodes:
+            self.write(node, f"[Worker]\nController={self.path}\nNodeName={node}\nStateDirectory={self.folder}/{node}\n"
+                       f"Devices={devices}\nMetricsListen=127.0.0.1:0\nDataListen=127.0.0.1:0\n{worker_options}")
+        try:
+            self.start("controllerd")
+            for node in nodes:
+                self.start(node)
+            self.await_nodes(nodes)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).mkdir()
         (self.folder / f"{name}.conf").write_text(text)
 
     def start(self, name: str) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
-            command = [str(BIN / f"dtorch-{name}"), "--config", str(self.folder / f"{name}.conf")]
-            self.programs.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        """Start the controller, or the worker of a node: again, too."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            program = "dtorch-controllerd" if name == "controllerd" else "dtorch-workerd"
+            command = [str(BIN / program), "--config", str(self.folder / f"{name}.conf")]
+            self.programs[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def ctl(self, *words: str) -> str:
         """What dtorchctl says."""
@@ -52,11 +61,17 @@ class Cluster:
                               check=False)
         return done.stdout + done.stderr
 
-    def await_node(self) -> None:
+    def items(self, *words: str) -> list[dict[str, Any]]:
+        """The list that dtorchctl shows; empty while there is none."""
+        said = self.ctl(*words, "-o", "json")
+        return json.loads(said)["items"] if said.startswith("{") else []
+
+    def await_nodes(self, nodes: tuple[str, ...]) -> None:
+        """Wait until each of these nodes is well and has devices."""
         deadline = time.monotonic() + READY_S
-        while "ready" not in self.ctl("node", "list").lower():
+        while not set(nodes) <= {node["name"] for node in self.items("node", "list") if node["health"] == "ok" and node["devices"]}:
             if time.monotonic() > deadline:
-                raise AssertionError(f"no node is ready: {self.ctl('node', 'list')}\n{self.logs()}")
+                raise AssertionError(f"not all of {nodes} are ready: {self.ctl('node', 'list')}\n{self.logs()}")
             time.sleep(0.05)
 
     def logs(self) -> str:
@@ -66,9 +81,9 @@ class Cluster:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for program in reversed(self.programs):
+        for program in reversed(self.programs.values()):
             program.terminate()
-        for program in self.programs:
+        for program in self.programs.values():
             try:
                 program.wait(30)
             except subprocess.TimeoutExpired:
