@@ -129,6 +129,8 @@ static void put_sessions(dt_controllerd_t *app)
     counter(text, "dtorch_operators_executed_total", "Operators executed, as the nodes report.",
             counts.executed);
     put_moves(text, &counts);
+    counter(text, "dtorch_move_plan_work_total",
+            "Work of choosing steps of moves, some 0.1 us each.", counts.plan_work);
     counter(text, "dtorch_operator_errors_total", "First causes of failures.", counts.errors);
     counter(text, "dtorch_session_acks_total", "Acknowledgements sent.", counts.acks);
     counter(text, "dtorch_session_results_total", "Results of fetches.", counts.results);

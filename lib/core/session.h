@@ -90,23 +90,25 @@
 #include "dtorch/v1/admin.pb-c.h"
 #include "dtorch/v1/session.pb-c.h"
 
-#define DT_SESSION_TOKEN_BYTES  16u
-#define DT_SESSION_KEY_BYTES    16u
-#define DT_SESSION_HASH_BYTES   32u
-#define DT_SESSION_VDEVS_MAX    4096u
-#define DT_SESSION_NODES_MAX    256u             /* of one session */
-#define DT_SESSION_ACK_BYTES    (64u << 10)      /* an Ack goes out when this much was accepted */
-#define DT_SESSION_ACK_NS       INT64_C(4000000) /* or so long after what it is about */
-#define DT_SESSION_SIG_BYTES    (64u << 20)      /* definitions kept for nodes that join late */
-#define DT_SESSION_FUTURES_MAX  262144u          /* fetches that are not confirmed */
-#define DT_SESSION_QUERIES_MAX  1024u
-#define DT_SESSION_QUERY_BYTES  (4u << 20) /* of all unanswered ones */
-#define DT_SESSION_ERRORS_MAX   256u       /* kept for people */
-#define DT_SESSION_CAUSES_MAX   4096u      /* different causes of lost and refused tensors */
-#define DT_SESSION_STATS_MAX    4096u      /* names of operators */
-#define DT_SESSION_SYNC_RATE    100000u    /* frames with SYNC in a second, more are a flood */
-#define DT_SESSION_BEATS_RATE   50000u     /* messages besides frames in a second */
-#define DT_SESSION_NUMBERS_STEP 64u        /* numbers reserved at once */
+#define DT_SESSION_TOKEN_BYTES    16u
+#define DT_SESSION_KEY_BYTES      16u
+#define DT_SESSION_HASH_BYTES     32u
+#define DT_SESSION_VDEVS_MAX      4096u
+#define DT_SESSION_NODES_MAX      256u             /* of one session */
+#define DT_SESSION_ACK_BYTES      (64u << 10)      /* an Ack goes out when this much was accepted */
+#define DT_SESSION_ACK_NS         INT64_C(4000000) /* or so long after what it is about */
+#define DT_SESSION_SIG_BYTES      (64u << 20)      /* definitions kept for nodes that join late */
+#define DT_SESSION_FUTURES_MAX    262144u          /* fetches that are not confirmed */
+#define DT_SESSION_QUERIES_MAX    1024u
+#define DT_SESSION_QUERY_BYTES    (4u << 20) /* of all unanswered ones */
+#define DT_SESSION_ERRORS_MAX     256u       /* kept for people */
+#define DT_SESSION_CAUSES_MAX     4096u      /* different causes of lost and refused tensors */
+#define DT_SESSION_STATS_MAX      4096u      /* names of operators */
+#define DT_SESSION_SYNC_RATE      100000u    /* frames with SYNC in a second, more are a flood */
+#define DT_SESSION_PLAN_WORK      (UINT64_C(1) << 20) /* units of dt_shard_plan_choose() at once */
+#define DT_SESSION_PLAN_WORK_RATE 100000              /* and in a second: 1 % of a core */
+#define DT_SESSION_BEATS_RATE     50000u              /* messages besides frames in a second */
+#define DT_SESSION_NUMBERS_STEP   64u                 /* numbers reserved at once */
 
 typedef struct dt_sessions dt_sessions_t;
 
@@ -260,6 +262,7 @@ typedef struct dt_sessions_counts {
     uint64_t frames, records, operators, bytes; /* accepted */
     uint64_t frames_dropped;                    /* accepted before */
     uint64_t rewritten;                         /* frames that were written anew */
+    uint64_t plan_work; /* units of dt_shard_plan_choose() since the start */
     uint64_t acks, results, errors, malformed, misbehaved;
     uint64_t bulk_bytes_up, bulk_bytes_down;
     uint64_t tensors, storages;

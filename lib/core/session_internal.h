@@ -111,6 +111,7 @@ typedef struct dt_session_mesh {
     char *shape;           /* "(dp=2, tp=2)", for people; NULL for mesh 0 */
     uint8_t *body;         /* as it came; NULL for mesh 0 */
     uint32_t body_bytes;
+    uint32_t cause; /* a device of it is lost: that one's; 0: none is */
 } dt_session_mesh_t;
 
 typedef struct dt_session_seed {
@@ -285,6 +286,9 @@ typedef struct dt_session {
     uint32_t *spot_index; /* open addressing: 1 + index; (2 * spot_cap) */
     uint32_t seed_count;
     uint64_t definition_bytes;
+    uint64_t
+        plan_work; /* that may be spent on choosing steps of moves, as it was at plan_work_ns */
+    int64_t plan_work_ns; /* 0: nothing was spent yet */
     dt_session_seed_t *seeds;
     dt_session_future_t *futures; /* from future_head, rising */
     uint32_t future_head, future_count, future_cap;

@@ -94,6 +94,14 @@ static char *shape_of(const dt_record_mesh_t *mesh)
     return strdup(text);
 }
 
+static uint32_t lost_cause(const dt_session_t *session, const dt_session_mesh_t *mesh)
+{
+    for (uint32_t i = 0; i < mesh->shard.count; i++)
+        if (!session->vdevs[mesh->vdevs[i]].link)
+            return session->vdevs[mesh->vdevs[i]].cause;
+    return 0;
+}
+
 int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
 {
     const dt_record_mesh_t *mesh = &record->mesh;
@@ -129,20 +137,13 @@ int dt_session_define_mesh(dt_session_t *session, const dt_record_t *record)
         return error;
     }
     made.vdevs = vdevs;
+    made.cause = lost_cause(session, &made);
     session->meshes[mesh->id] = made;
     session->definition_bytes += kept;
     return 0;
 }
 
 /* ---- layouts by number ---- */
-
-static uint32_t lost_cause(const dt_session_t *session, const dt_session_mesh_t *mesh)
-{
-    for (uint32_t i = 0; i < mesh->shard.count; i++)
-        if (!session->vdevs[mesh->vdevs[i]].link)
-            return session->vdevs[mesh->vdevs[i]].cause;
-    return 0;
-}
 
 static uint64_t hash_of(const dt_layout_t *layout)
 {
@@ -204,7 +205,7 @@ int dt_session_spot(dt_session_t *session, const dt_layout_t *layout, uint32_t *
     if (!spot_room(session))
         return DT_FRAME_E_NOMEM;
     session->spots[session->spot_count] =
-        (dt_session_spot_t){.layout = *layout, .cause = lost_cause(session, mesh)};
+        (dt_session_spot_t){.layout = *layout, .cause = mesh->cause};
     *ret_spot = session->vdev_count + session->spot_count++;
     mask = 2 * (uint64_t)session->spot_cap - 1;
     at = hash_of(layout) & mask;
@@ -236,9 +237,10 @@ uint32_t dt_session_spot_cause(const dt_session_t *session, uint32_t spot)
 
 void dt_session_spots_update(dt_session_t *session)
 {
+    for (uint32_t i = 0; i < session->mesh_cap; i++)
+        session->meshes[i].cause = lost_cause(session, &session->meshes[i]);
     for (uint32_t i = 0; i < session->spot_count; i++)
-        session->spots[i].cause =
-            lost_cause(session, &session->meshes[session->spots[i].layout.mesh]);
+        session->spots[i].cause = session->meshes[session->spots[i].layout.mesh].cause;
 }
 
 /* ---- what a signature says of layouts ---- */
@@ -287,6 +289,22 @@ void dt_session_steps_free(dt_session_plan_t *plan)
     free((void *)(uintptr_t)plan->moves);
 }
 
+/* Steps are told, not followed (decision 0015): a session that wants more of them chosen than its
+ * share of this thread allows gets one exchange for each. */
+static void plan_work_refill(const struct check *c)
+{
+    dt_session_t *session = c->session;
+    int64_t past_ns = c->sessions->now_ns - session->plan_work_ns;
+    uint64_t more = (uint64_t)(past_ns / (DT_SESSION_SECOND_NS / DT_SESSION_PLAN_WORK_RATE));
+    if (session->plan_work_ns == 0 || more >= DT_SESSION_PLAN_WORK - session->plan_work) {
+        session->plan_work = DT_SESSION_PLAN_WORK;
+        session->plan_work_ns = c->sessions->now_ns;
+    } else if (more > 0) {
+        session->plan_work += more;
+        session->plan_work_ns = c->sessions->now_ns;
+    }
+}
+
 /* One value, moved. */
 static dt_status_t check_move(const struct check *c, dt_session_plan_t *plan)
 {
@@ -311,7 +329,10 @@ static dt_status_t check_move(const struct check *c, dt_session_plan_t *plan)
         to = dt_layout_replicate(out->layout.mesh, pair.to_mesh->ndim);
         pair.to = &to;
     }
-    DT_TRY(dt_shard_plan_choose(&pair, NULL, &chosen, c->err));
+    plan_work_refill(c);
+    uint64_t before = c->session->plan_work;
+    DT_TRY(dt_shard_plan_choose(&pair, NULL, &c->session->plan_work, &chosen, c->err));
+    c->sessions->counts.plan_work += before - c->session->plan_work;
     return keep_steps(c, &chosen, plan);
 }
 

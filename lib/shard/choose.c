@@ -4,7 +4,11 @@
  * once (a flattened group). A move may touch Shard(d) only if no mesh dimension inside it shards d
  * too. Each dimension may be what it was, what it must become, Replicate, or (from Partial) sharded
  * meanwhile: two-step and hierarchical all-reduce are paths like any other. Against the best path
- * stands one exchange, point to point, which never moves a byte twice. */
+ * stands one exchange, point to point, which never moves a byte twice.
+ *
+ * Work is counted and bounded, since it is a client that says how large meshes are: a unit is a
+ * move that is tried or a device that is looked at, some 0.1 us. What is left when it runs out is
+ * judged by what was found so far. */
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +17,15 @@
 
 #define SEARCH_DIM_MAX 5 /* dimensions of a mesh; with more only EXCHANGE */
 #define OPTION_MAX     4
+#define LOOK_MAX       256 /* devices of a mesh that are looked at, spread evenly over larger ones */
+#define RUN_MAX        64  /* intervals of a grouped shard that are compared one by one */
 #define STATE_MAX      (1 << (2 * SEARCH_DIM_MAX))
 
 typedef struct search {
     const dt_meta_t *meta;
     const dt_shard_mesh_t *mesh;
     const dt_shard_topology_t *topology;
+    uint64_t work;                         /* that is left */
     uint8_t links[DT_RECORD_MESH_DIM_MAX]; /* worst link between neighbours along a dimension */
     int option_count[SEARCH_DIM_MAX];
     dt_placement_t options[SEARCH_DIM_MAX][OPTION_MAX]; /* [0] as it was */
@@ -93,6 +100,19 @@ static unsigned kind_of(dt_placement_t a, dt_placement_t b)
     return dt_placement_equal(a, b) ? 0 : kinds[a.kind][b.kind];
 }
 
+/* Sizes are what a client says: no product of theirs may overflow. */
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+static int64_t plus(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
 static int64_t local_bytes(const search_t *s, const dt_placement_t *at)
 {
     int64_t sizes[DT_META_DIM_MAX], bytes = (int64_t)dt_dtype_bytes(s->meta->dtype);
@@ -102,7 +122,7 @@ static int64_t local_bytes(const search_t *s, const dt_placement_t *at)
             sizes[at[j].dim] =
                 (sizes[at[j].dim] + s->mesh->sizes[j] - 1) / (int64_t)s->mesh->sizes[j];
     for (unsigned d = 0; d < s->meta->ndim; d++)
-        bytes *= sizes[d];
+        bytes = times(bytes, sizes[d]);
     return bytes;
 }
 
@@ -136,17 +156,17 @@ static void price(const search_t *s, dt_shard_step_t *step, int64_t before, int6
     if (step->kind == DT_SHARD_STEP_REDUCE_SCATTER)
         piece = after;
     else if (step->kind != DT_SHARD_STEP_ALL_GATHER)
-        piece = (before + peers) / (peers + 1);
+        piece = before / (peers + 1) + (before % (peers + 1) != 0);
     step->cost_us = peers_us(s, step->mesh_dims, (double)piece, &peers);
-    step->recv_bytes = peers * piece;
+    step->recv_bytes = times(peers, piece);
     if (step->kind != DT_SHARD_STEP_ALL_REDUCE)
         return;
     step->cost_us *= 2; /* reduce-scatter and all-gather, or everything to everyone */
-    step->recv_bytes *= 2;
+    step->recv_bytes = times(step->recv_bytes, 2);
     double direct = peers_us(s, step->mesh_dims, (double)before, &peers);
     if (direct < step->cost_us) {
         step->cost_us = direct;
-        step->recv_bytes = peers * before;
+        step->recv_bytes = times(peers, before);
     }
 }
 
@@ -205,6 +225,9 @@ static void relax(search_t *s, int state, int *tail)
     int64_t before = local_bytes(s, at);
     for (uint32_t mask = 1; mask < 1u << s->mesh->ndim; mask++) {
         for (int o = 0; o < s->option_count[__builtin_ctz(mask)]; o++) {
+            if (s->work == 0)
+                return;
+            s->work--;
             int to = moved(s, state, mask, o, &step);
             if (to < 0)
                 continue;
@@ -259,8 +282,9 @@ static int options_init(search_t *s, const dt_layout_t *from, const dt_layout_t 
 static bool find_path(search_t *s, const dt_layout_t *from, const dt_layout_t *to,
                       dt_shard_plan_t *plan)
 {
-    int goal = options_init(s, from, to), head = 0, tail = 1;
-    for (int i = 0; i < 1 << (2 * s->mesh->ndim); i++)
+    int head = 0, tail = 1, states = 1 << (2 * s->mesh->ndim);
+    int goal = options_init(s, from, to);
+    for (int i = 0; i < states; i++)
         s->cost[i] = DBL_MAX;
     s->cost[0] = 0;
     while (head != tail) {
@@ -287,10 +311,39 @@ typedef struct load {
     int64_t bytes, messages;
 } load_t;
 
-/* What the device at place i of the target receives. */
-static load_t load_of(const dt_shard_pair_t *pair, uint32_t i, int64_t parts, int64_t copies)
+/* How many elements of a span lie below `at`. */
+static int64_t below(const dt_shard_span_t *span, int64_t at)
 {
-    int64_t own = dt_shard_mesh_find(pair->from_mesh, pair->to_mesh->vdevs[i]);
+    if (at <= span->lo)
+        return 0;
+    int64_t run = span->stride > 0 ? (at - span->lo) / span->stride : 0;
+    if (run >= span->groups)
+        return span->groups * span->length;
+    int64_t inside = at - span->lo - run * span->stride;
+    return run * span->length + (inside < span->length ? inside : span->length);
+}
+
+/* Elements that two spans of one dimension share; where both have many intervals that do not fit
+ * each other, about as many. */
+static int64_t common(const dt_shard_span_t *a, const dt_shard_span_t *b, int64_t size)
+{
+    const dt_shard_span_t *few = a->groups < b->groups ? a : b, *many = few == a ? b : a;
+    bool is_alike = dt_shard_spans_alike(a, b);
+    int64_t runs = is_alike ? 1 : few->groups, sum = 0;
+    if (runs > RUN_MAX)
+        return (int64_t)((double)dt_shard_span_size(a) * (double)dt_shard_span_size(b) /
+                         (double)(size > 0 ? size : 1));
+    for (int64_t g = 0; g < runs; g++) {
+        int64_t lo = few->lo + g * few->stride;
+        sum += below(many, lo + few->length) - below(many, lo);
+    }
+    return is_alike ? sum * few->groups : sum;
+}
+
+/* What the device at place i of the target receives. `own`: its place in the source; -1: none. */
+static load_t load_of(const dt_shard_pair_t *pair, uint32_t i, int64_t own, int64_t parts,
+                      int64_t copies)
+{
     int64_t item = (int64_t)dt_dtype_bytes(pair->meta->dtype);
     load_t load = {.bytes = item, .messages = parts};
     int64_t kept = own >= 0 ? item : 0;
@@ -299,25 +352,42 @@ static load_t load_of(const dt_shard_pair_t *pair, uint32_t i, int64_t parts, in
     (void)dt_shard_box(pair->from, pair->from_mesh, pair->meta->ndim, pair->meta->sizes,
                        own >= 0 ? (uint32_t)own : 0, &a);
     for (unsigned d = 0; d < pair->meta->ndim; d++) {
-        dt_shard_span_t x = a.spans[d], y = b.spans[d];
-        int64_t len = dt_shard_span_size(&y), cut = x.length > 0 ? x.length : 1, both = 0;
-        for (int64_t g = 0; g < x.groups; g++)
-            for (int64_t h = 0; h < y.groups; h++) {
-                int64_t lo = x.lo + g * x.stride, hi = lo + x.length, to = y.lo + h * y.stride;
-                lo = lo > to ? lo : to;
-                hi = hi < to + y.length ? hi : to + y.length;
-                both += hi > lo ? hi - lo : 0;
-            }
-        load.bytes *= len;
-        kept *= both;
-        load.messages *= (len + cut - 1) / cut;
+        int64_t len = dt_shard_span_size(&b.spans[d]);
+        int64_t cut = a.spans[d].length > 0 ? a.spans[d].length : 1;
+        load.bytes = times(load.bytes, len);
+        kept = times(kept, common(&a.spans[d], &b.spans[d], pair->meta->sizes[d]));
+        load.messages = times(load.messages, (len + cut - 1) / cut);
     }
-    load.bytes = parts > 1 ? load.bytes * (parts + copies - 2) / copies : load.bytes - kept;
+    load.bytes = parts > 1 ? times(load.bytes, parts + copies - 2) / copies : load.bytes - kept;
     return load;
 }
 
+/* Where a device of the target stands in the source. On one mesh in the same place; else it is
+ * searched for, each device passed is a unit. -1: nowhere, or there was no work left to find it. */
+static int64_t own_place(const dt_shard_pair_t *pair, uint32_t i, uint64_t *work)
+{
+    const dt_shard_mesh_t *from = pair->from_mesh;
+    uint64_t vdev = pair->to_mesh->vdevs[i];
+    if (i < from->count && from->vdevs[i] == vdev)
+        return i;
+    uint64_t passed = from->count / 64 + 1; /* it is 64 times faster than what else is a unit */
+    if (*work < passed)
+        return -1;
+    *work -= passed;
+    return dt_shard_mesh_find(from, vdev);
+}
+
+/* The k-th place that is looked at of `count`: all of a small mesh, else from the first to the
+ * last. */
+static uint32_t look_at(uint32_t k, uint32_t looks, uint32_t count)
+{
+    return looks < 2 ? 0 : (uint32_t)((uint64_t)k * (count - 1) / (looks - 1));
+}
+
+/* `ret_covers`: every device that was looked at holds all its box already. */
 static dt_shard_step_t price_exchange(const dt_shard_pair_t *pair,
-                                      const dt_shard_topology_t *topology)
+                                      const dt_shard_topology_t *topology, uint64_t *work,
+                                      bool *ret_covers)
 {
     const dt_shard_mesh_t *from = pair->from_mesh, *to = pair->to_mesh;
     int64_t parts = 1, copies = to->count, messages = 1, most = 0;
@@ -330,8 +400,16 @@ static dt_shard_step_t price_exchange(const dt_shard_pair_t *pair,
     for (unsigned j = 0; j < to->ndim; j++)
         copies /=
             pair->to->placements[j].kind == DT_PLACEMENT_REPLICATE ? 1 : (int64_t)to->sizes[j];
-    for (uint32_t i = 0; i < to->count; i++) {
-        load_t load = load_of(pair, i, parts, copies);
+    uint64_t most_looks = *work > 0 ? *work : 1;
+    uint32_t looks = to->count < LOOK_MAX ? to->count : LOOK_MAX;
+    looks = looks < most_looks ? looks : (uint32_t)most_looks;
+    *ret_covers = true;
+    for (uint32_t k = 0; k < looks; k++) {
+        uint32_t i = look_at(k, looks, to->count);
+        *work -= *work > 0;
+        int64_t own = own_place(pair, i, work);
+        load_t load = load_of(pair, i, own, parts, copies);
+        *ret_covers &= load_of(pair, i, own, 1, 1).bytes == 0;
         uint8_t reach = dt_shard_link_between(topology, to->vdevs[i], from->vdevs[i % from->count]);
         most = load.bytes > most ? load.bytes : most;
         messages = load.messages > messages ? load.messages : messages;
@@ -345,15 +423,6 @@ static dt_shard_step_t price_exchange(const dt_shard_pair_t *pair,
                              .to = dt_placement_replicate(),
                              .recv_bytes = most,
                              .cost_us = us};
-}
-
-/* Between meshes: does every device hold all its box already? */
-static bool covers(const dt_shard_pair_t *pair)
-{
-    for (uint32_t i = 0; i < pair->to_mesh->count; i++)
-        if (load_of(pair, i, 1, 1).bytes != 0)
-            return false;
-    return true;
 }
 
 /* Pieces of which some lie in another order go from device to device: that is no collective. */
@@ -376,15 +445,16 @@ static void choose(search_t *s, const dt_shard_pair_t *pair, dt_shard_plan_t *pl
         find_path(s, pair->from, pair->to, plan)) {
         for (uint32_t k = 0; k < plan->step_count; k++) {
             moves += plan->steps[k].kind >= DT_SHARD_STEP_ALL_REDUCE;
-            plan->recv_bytes += plan->steps[k].recv_bytes;
+            plan->recv_bytes = plus(plan->recv_bytes, plan->steps[k].recv_bytes);
         }
         if (moves == 0 || plan->step_count == 1)
             return;
     }
-    dt_shard_step_t other = price_exchange(pair, s->topology);
+    bool is_covered;
+    dt_shard_step_t other = price_exchange(pair, s->topology, &s->work, &is_covered);
     if (moves > 0 && other.cost_us > plan->cost_us)
         return;
-    if (!(from & partial) && !is_one && covers(pair))
+    if (!(from & partial) && !is_one && is_covered)
         other.kind = to & partial ? DT_SHARD_STEP_FILL : DT_SHARD_STEP_SLICE;
     else if (!is_one && (from | to) <= 1u << DT_PLACEMENT_REPLICATE)
         other.kind = DT_SHARD_STEP_BROADCAST;
@@ -395,8 +465,9 @@ static void choose(search_t *s, const dt_shard_pair_t *pair, dt_shard_plan_t *pl
 }
 
 dt_status_t dt_shard_plan_choose(const dt_shard_pair_t *pair, const dt_shard_topology_t *topology,
-                                 dt_shard_plan_t *ret_plan, dt_error_t *err)
+                                 uint64_t *work, dt_shard_plan_t *ret_plan, dt_error_t *err)
 {
+    uint64_t most = !work || *work > DT_SHARD_WORK_MAX ? DT_SHARD_WORK_MAX : *work;
     DT_TRY(dt_layout_check(pair->from, pair->from_mesh, pair->meta, err));
     DT_TRY(dt_layout_check(pair->to, pair->to_mesh, pair->meta, err));
     search_t *search = calloc(1, sizeof *search);
@@ -405,8 +476,11 @@ dt_status_t dt_shard_plan_choose(const dt_shard_pair_t *pair, const dt_shard_top
     search->meta = pair->meta;
     search->mesh = pair->from_mesh;
     search->topology = topology ? topology : &dt_shard_topology_default;
+    search->work = most;
     *ret_plan = (dt_shard_plan_t){.step_count = 0};
     choose(search, pair, ret_plan);
+    if (work)
+        *work -= most - search->work;
     free(search);
     return DT_OK;
 }

@@ -48,6 +48,14 @@ typedef struct dt_shard_box {
     dt_shard_span_t spans[DT_META_DIM_MAX]; /* (ndim) */
 } dt_shard_box_t;
 
+/* Whether interval i of one span can meet interval i of the other and no other one: both repeat
+ * together, and each interval lies in its own part of the dimension (folded ones do not). */
+static inline bool dt_shard_spans_alike(const dt_shard_span_t *a, const dt_shard_span_t *b)
+{
+    return a->groups == b->groups && a->stride == b->stride && a->lo + a->length <= a->stride &&
+           b->lo + b->length <= b->stride;
+}
+
 /* Make a mesh. `vdevs` may be NULL.
  * Ownership: keeps `vdevs` as long as the mesh is used. Errors: INVALID (0 or too many dimensions,
  * a size of 0), LIMIT (too many devices). That vdevs are distinct is not looked at here. */

@@ -527,19 +527,31 @@ static range_t overlapping(const grid_t *g, const dt_shard_box_t *box)
     return r;
 }
 
-/* The k-th interval that two spans share; false behind the last. */
+/* Where the intervals i of `a` and j of `b` meet. */
+static bool meet(const dt_shard_span_t *a, int64_t i, const dt_shard_span_t *b, int64_t j,
+                 int64_t *ret_lo, int64_t *ret_hi)
+{
+    int64_t al = a->lo + i * a->stride, bl = b->lo + j * b->stride;
+    int64_t ah = al + a->length, bh = bl + b->length;
+    *ret_lo = al > bl ? al : bl;
+    *ret_hi = ah < bh ? ah : bh;
+    return *ret_lo < *ret_hi;
+}
+
+/* The k-th interval that two spans share; false behind the last. Both are passed through once, side
+ * by side; spans that repeat together meet in all of their intervals or in none. */
 static bool shared(const dt_shard_span_t *a, const dt_shard_span_t *b, int64_t k, int64_t *ret_lo,
                    int64_t *ret_hi)
 {
-    for (int64_t i = 0; i < a->groups; i++)
-        for (int64_t j = 0; j < b->groups; j++) {
-            int64_t al = a->lo + i * a->stride, bl = b->lo + j * b->stride;
-            int64_t ah = al + a->length, bh = bl + b->length;
-            *ret_lo = al > bl ? al : bl;
-            *ret_hi = ah < bh ? ah : bh;
-            if (*ret_lo < *ret_hi && k-- == 0)
-                return true;
-        }
+    if (dt_shard_spans_alike(a, b))
+        return k < a->groups && meet(a, k, b, k, ret_lo, ret_hi);
+    for (int64_t i = 0, j = 0; i < a->groups && j < b->groups;) {
+        if (meet(a, i, b, j, ret_lo, ret_hi) && k-- == 0)
+            return true;
+        bool is_first = a->lo + i * a->stride + a->length <= b->lo + j * b->stride + b->length;
+        i += is_first;
+        j += !is_first;
+    }
     return false;
 }
 

@@ -94,10 +94,14 @@ typedef struct dt_shard_pair {
 } dt_shard_pair_t;
 
 /* Choose the steps that take the least time on the busiest device.
- * Errors: INVALID (dt_layout_check() of either layout), NOMEM. Cost: a few us; O(devices) if meshes
- * differ or no single collective does it. `topology` NULL: the default. */
+ * Units: `work` is how much may be done, some 0.1 us each; what is left is written back. With none
+ * left the answer is one exchange. NULL: as much as is done at most, DT_SHARD_WORK_MAX. Up to 256
+ * devices are looked at; the largest part of a larger mesh is that of the busiest of them.
+ * Errors: INVALID (dt_layout_check() of either layout), NOMEM. Cost: a few us, at most that work,
+ * and a look through the mesh if meshes differ. `topology` NULL: the default. */
+#define DT_SHARD_WORK_MAX UINT64_C(8192)
 DT_MUST_USE dt_status_t dt_shard_plan_choose(const dt_shard_pair_t *pair,
-                                             const dt_shard_topology_t *topology,
+                                             const dt_shard_topology_t *topology, uint64_t *work,
                                              dt_shard_plan_t *ret_plan, dt_error_t *err);
 /* The layout after the first `steps` steps of a plan: 0 gives `from`, all give `to`. `steps` and
  * `from` and `to` as given to choose (or decoded). Only plans on one mesh have layouts between. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/sessiontest.h"
+#include "wire/signature.h"
 
 TestSuite(session, .timeout = 60);
 
@@ -788,5 +789,85 @@ Test(session, jobs_are_listed_and_can_be_ended)
     cr_assert_eq(
         dt_sessions_get(test->sessions, test->session, &test->arena, test->now_ns, &job, &err),
         DT_ERR_NOT_FOUND);
+    dt_sessiontest_free(test);
+}
+
+/* ---- work that definitions make ---- */
+
+static void define_move(dt_sessiontest_t *test, uint32_t id, int64_t rows)
+{
+    static dt_signature_tensor_t in, out;
+    dt_value_t arg = {.tag = DT_VALUE_TENSOR};
+    dt_signature_t sig = {.name = "dtorch::redistribute",
+                          .arg_count = 1,
+                          .args = &arg,
+                          .input_count = 1,
+                          .output_count = 1,
+                          .inputs = &in,
+                          .outputs = &out};
+    const int64_t sizes[] = {rows, 64, 64};
+    dt_record_t record = {.kind = DT_RECORD_DEF_SIG};
+    dt_buf_t body;
+    memset(&in, 0, sizeof in);
+    cr_assert_eq(dt_meta_set(&in.meta, DT_DTYPE_F32, 3, sizes, NULL, 0, NULL), DT_OK);
+    in.layout = (dt_layout_t){.mesh = 1, .ndim = 5};
+    out = in;
+    out.alias = DT_ALIAS_FRESH;
+    for (unsigned j = 0; j < 5; j++) {
+        in.layout.placements[j] = (dt_placement_t){
+            .kind = DT_PLACEMENT_PARTIAL, .reduction = DT_REDUCTION_SUM, .unit = 1, .groups = 1};
+        out.layout.placements[j] = (dt_placement_t){
+            .kind = DT_PLACEMENT_SHARD, .dim = (uint8_t)(j % 3), .unit = 1, .groups = 1};
+    }
+    dt_buf_init(&body, 1u << 16);
+    cr_assert_eq(dt_signature_encode(&sig, &body, NULL), DT_OK);
+    record.definition.id = id;
+    record.definition.body = body.data;
+    record.definition.body_bytes = (uint32_t)body.len;
+    dt_sessiontest_put(test, &record);
+    dt_buf_fini(&body);
+}
+
+Test(session, a_client_that_defines_moves_without_end_gets_its_share_of_the_thread)
+{
+    enum { VDEVS = 32, MOVES = 600 };
+    dt_sessiontest_t *test = dt_sessiontest_new();
+    uint64_t vdevs[VDEVS];
+    dt_sessiontest_node(test, 1, VDEVS);
+    dt_sessiontest_join(test, 1, VDEVS);
+    for (uint32_t i = 0; i < VDEVS; i++)
+        vdevs[i] = i;
+    dt_record_t mesh = {.kind = DT_RECORD_DEF_MESH};
+    mesh.mesh = (dt_record_mesh_t){.id = 1,
+                                   .ndim = 5,
+                                   .vdev_count = VDEVS,
+                                   .sizes = {2, 2, 2, 2, 2},
+                                   .names = {"", "", "", "", ""},
+                                   .vdevs = vdevs};
+    dt_sessiontest_begin(test, 1);
+    dt_sessiontest_put(test, &mesh);
+    define_move(test, 0, 1000);
+    dt_sessiontest_frame(test, 1, 0);
+    uint64_t one = dt_sessiontest_counts(test).plan_work;
+    cr_assert(one > 1000 && one <= 8192, "%lu", (unsigned long)one);
+    dt_sessiontest_begin(test, 3);
+    for (uint32_t i = 1; i < MOVES; i++)
+        define_move(test, i, 1000 + i);
+    dt_sessiontest_frame(test, 1, 0);
+    cr_assert_gt(one * MOVES, 2 * DT_SESSION_PLAN_WORK);
+    uint64_t all = dt_sessiontest_counts(test).plan_work;
+    cr_assert(all > DT_SESSION_PLAN_WORK / 2 && all <= DT_SESSION_PLAN_WORK, "%lu",
+              (unsigned long)all);
+    cr_assert_eq(dt_sessiontest_count(test, 1, POISON), 0, "none is refused");
+    for (int second = 0; second < 3; second++) { /* as time passes it may have more */
+        uint64_t before = dt_sessiontest_counts(test).plan_work;
+        dt_sessiontest_pass(test, 1000);
+        dt_sessiontest_begin(test, MOVES + 2 + 50 * (uint64_t)second);
+        for (uint32_t i = 0; i < 50; i++)
+            define_move(test, MOVES + 50 * (uint32_t)second + i, 5000 + i);
+        dt_sessiontest_frame(test, 1, 0);
+        uint64_t more = dt_sessiontest_counts(test).plan_work - before;
+        cr_assert(more > 0 && more <= DT_SESSION_PLAN_WORK_RATE + 1000, "%lu", (unsigned long)more);
+    }
     dt_sessiontest_free(test);
 }

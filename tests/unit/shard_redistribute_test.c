@@ -364,7 +364,7 @@ static void run_steps(const dt_shard_pair_t *pair, int64_t numel, dt_arena_t *ar
 {
     dt_shard_plan_t plan;
     dt_error_t err;
-    cr_assert_eq(dt_shard_plan_choose(pair, &t.topology, &plan, &err), DT_OK, "%s", err.text);
+    cr_assert_eq(dt_shard_plan_choose(pair, &t.topology, NULL, &plan, &err), DT_OK, "%s", err.text);
     uint8_t wire[DT_SHARD_STEP_MAX * DT_SHARD_STEP_BYTES + 10];
     dt_cursor_t cursor = {.at = wire, .end = dt_shard_steps_put(wire, plan.steps, plan.step_count)};
     dt_shard_step_t steps[DT_SHARD_STEP_MAX];
@@ -654,7 +654,7 @@ Test(shard_redistribute, one_collective_does_what_one_can)
                                     &t.to.layout};
             set_by_number(&t.from, a, 2);
             set_by_number(&t.to, b, 2);
-            cr_assert_eq(dt_shard_plan_choose(&pair, &t.topology, &plan, NULL), DT_OK);
+            cr_assert_eq(dt_shard_plan_choose(&pair, &t.topology, NULL, &plan, NULL), DT_OK);
             cr_assert_eq(plan.step_count, a != b);
             if (a != b)
                 cr_assert_eq(plan.steps[0].kind, kinds[a][b], "%u to %u: %s", a, b,
@@ -676,6 +676,94 @@ Test(shard_redistribute, refuses_layouts_that_no_tensor_can_have)
     t.to.layout.placements[0] = dt_placement_partial(DT_REDUCTION_SUM);
     t.to.layout.placements[1] = dt_placement_partial(DT_REDUCTION_MAX);
     dt_shard_pair_t pair = {&t.meta, &t.from.mesh, &t.to.mesh, &t.from.layout, &t.to.layout};
-    cr_assert_eq(dt_shard_plan_choose(&pair, NULL, &plan, &err), DT_ERR_INVALID);
+    cr_assert_eq(dt_shard_plan_choose(&pair, NULL, NULL, &plan, &err), DT_ERR_INVALID);
     cr_assert_not_null(strstr(err.text, "[Partial(sum), Partial(max)]"), "%s", err.text);
+}
+
+/* ---- work ---- */
+
+static void fill_vdevs(uint64_t *vdevs, uint32_t count, uint32_t first)
+{
+    for (uint32_t i = 0; i < count; i++)
+        vdevs[i] = (first + i) % count;
+}
+
+/* What a client may say costs so much and no more, however large it is. */
+static void costs(const dt_shard_pair_t *pair, const char *what)
+{
+    dt_shard_plan_t plan;
+    uint64_t work = UINT64_MAX;
+    cr_assert_eq(dt_shard_plan_choose(pair, NULL, &work, &plan, NULL), DT_OK, "%s", what);
+    cr_assert(UINT64_MAX - work <= DT_SHARD_WORK_MAX && plan.step_count > 0, "%s: %lu units", what,
+              (unsigned long)(UINT64_MAX - work));
+    work = 0;
+    cr_assert_eq(dt_shard_plan_choose(pair, NULL, &work, &plan, NULL), DT_OK, "%s", what);
+    cr_assert(work == 0 && plan.step_count == 1, "%s without work", what);
+}
+
+Test(shard_redistribute, work_is_bounded_whatever_meshes_and_layouts_are_said)
+{
+    enum { MANY = DT_RECORD_VDEV_MAX };
+    static uint64_t one[MANY], other[MANY];
+    static const uint32_t line[] = {MANY}, five[] = {4, 4, 4, 8, 8};
+    static const int64_t shape[] = {INT64_C(1) << 36, 3, 2};
+    dt_shard_mesh_t flat, deep, shifted;
+    dt_layout_t a = {.ndim = 1}, b = {.ndim = 1}, deep_a = {.ndim = 5}, deep_b = {.ndim = 5};
+    fill_vdevs(one, MANY, 0);
+    fill_vdevs(other, MANY, 1);
+    set_meta(3, shape);
+    cr_assert_eq(dt_shard_mesh_init(&flat, 1, line, one, NULL), DT_OK);
+    cr_assert_eq(dt_shard_mesh_init(&shifted, 1, line, other, NULL), DT_OK);
+    cr_assert_eq(dt_shard_mesh_init(&deep, 5, five, one, NULL), DT_OK);
+    a.placements[0] = dt_placement_shard(0);
+    b.placements[0] = dt_placement_shard(1);
+    costs(&(dt_shard_pair_t){&t.meta, &flat, &flat, &a, &b}, "one large mesh");
+    costs(&(dt_shard_pair_t){&t.meta, &flat, &shifted, &a, &a}, "two large meshes");
+    a.placements[0].groups = 1u << 31; /* each interval is a hair */
+    b.placements[0] = dt_placement_shard(0);
+    b.placements[0].groups = 1u << 30;
+    costs(&(dt_shard_pair_t){&t.meta, &flat, &shifted, &a, &b}, "groups beyond number");
+    for (unsigned j = 0; j < 5; j++) {
+        deep_a.placements[j] = dt_placement_partial(DT_REDUCTION_SUM);
+        deep_b.placements[j] = dt_placement_shard(j % 3);
+    }
+    costs(&(dt_shard_pair_t){&t.meta, &deep, &deep, &deep_a, &deep_b}, "a mesh of five dimensions");
+}
+
+/* Intervals of grouped shards are compared in closed form: so many as when each is looked at. */
+Test(shard_redistribute, what_an_exchange_moves_of_grouped_shards_is_counted)
+{
+    static const int64_t shape[] = {240};
+    static const uint32_t groups[] = {1, 2, 3, 4, 5, 8, 12, 24};
+    static const uint32_t four = 4;
+    enum { COUNT = sizeof groups / sizeof *groups };
+    dt_arena_t arena;
+    set_topology(8, 0, 0);
+    set_meta(1, shape);
+    set_mesh(&t.from, 1, &four, 8);
+    set_mesh(&t.to, 1, &four, 8); /* another mesh, so that one exchange is what there is */
+    for (int a = 0; a < COUNT; a++)
+        for (int b = 0; b < COUNT; b++) {
+            dt_shard_plan_t plan;
+            dt_shard_list_t list;
+            int64_t got[8] = {0}, most = 0;
+            t.from.layout.placements[0] = t.to.layout.placements[0] = dt_placement_shard(0);
+            t.from.layout.placements[0].groups = groups[a];
+            t.to.layout.placements[0].groups = groups[b];
+            dt_shard_pair_t pair = {&t.meta, &t.from.mesh, &t.to.mesh, &t.from.layout,
+                                    &t.to.layout};
+            dt_arena_init(&arena, 1u << 22);
+            cr_assert_eq(dt_shard_list(&pair, &t.topology, DT_SHARD_ALL, &arena, &list, NULL),
+                         DT_OK);
+            for (uint32_t k = 0; k < list.count; k++)
+                if (list.transfers[k].from_vdev != list.transfers[k].to_vdev)
+                    got[list.transfers[k].to_vdev] += list.transfers[k].sizes[0];
+            for (int v = 0; v < 8; v++)
+                most = got[v] > most ? got[v] : most;
+            cr_assert_eq(dt_shard_plan_choose(&pair, &t.topology, NULL, &plan, NULL), DT_OK);
+            cr_assert_eq(plan.step_count, 1);
+            cr_assert_eq(plan.recv_bytes, most * (int64_t)dt_dtype_bytes(t.meta.dtype),
+                         "groups of %u to %u", groups[a], groups[b]);
+            dt_arena_fini(&arena);
+        }
 }
