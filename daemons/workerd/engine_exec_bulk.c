@@ -228,10 +228,22 @@ static void download_count(dt_exec_session_t *session, dt_exec_download_t *downl
     session->ahead_bytes += download->ahead;
 }
 
-/* The other side says what it has of a download; more than there is: it does not want it. */
+static void downloads_restart(dt_exec_session_t *session)
+{
+    for (dt_list_t *at = session->downloads.next; at != &session->downloads; at = at->next) {
+        dt_exec_download_t *download = DT_CONTAINER_OF(at, dt_exec_download_t, link);
+        download->sent = download->received;
+        download_count(session, download);
+    }
+}
+
+/* The other side says what it has of a download; more than there is: it does not want it. Of none:
+ * nobody knows what has become of all that was sent and not answered. */
 static void download_answered(dt_exec_session_t *session, const dt_channel_chunk_t *head)
 {
     dt_exec_download_t *download = download_find(session, head->transfer);
+    if (head->transfer == 0 && (head->flags & DT_CHANNEL_CHUNK_RESTART))
+        downloads_restart(session);
     if (!download)
         return;
     if ((head->flags & DT_CHANNEL_CHUNK_ERROR) || head->received >= download->size) {

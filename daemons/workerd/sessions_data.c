@@ -130,6 +130,8 @@ static void close_connection(dt_node_connection_t *c, const char *why)
         dt_log_debug("a data connection ended", DT_LOG_U("session", instance->session),
                      DT_LOG_S("reason", why));
         instance->data = NULL;
+        instance->must_restart = true; /* soon: this may be in the middle of something */
+        dt_timer_arm(c->owner->timer, dt_loop_now_ns());
         for (uint32_t i = 0; c->window_fd >= 0 && i < instance->member_count; i++)
             (void)!tell_window(c, instance, &instance->members[i], -1);
     }
@@ -433,6 +435,15 @@ dt_status_t dt_node_bulk_write(dt_node_instance_t *instance, const dt_node_chunk
     return DT_OK;
 }
 
+void dt_node_bulk_restart(dt_node_instance_t *instance)
+{
+    const dt_node_chunk_t chunk = {
+        .head = {.flags = DT_CHANNEL_CHUNK_ACK | DT_CHANNEL_CHUNK_RESTART}};
+    instance->must_restart = dt_node_bulk_write(instance, &chunk) == DT_ERR_AGAIN;
+    if (instance->must_restart)
+        dt_ring_want_room(&instance->bulk);
+}
+
 static bool chunk_of(const dt_node_connection_t *c, dt_node_chunk_t *ret_chunk)
 {
     const dt_bulk_head_t *head = &c->head;
@@ -616,6 +627,8 @@ static void read_some(dt_node_connection_t *c)
 void dt_node_data_resume(dt_node_instance_t *instance)
 {
     dt_node_connection_t *c = instance->data;
+    if (instance->must_restart)
+        dt_node_bulk_restart(instance);
     if (!c || !c->is_blocked)
         return;
     c->is_blocked = !on_message(c);
@@ -803,12 +816,23 @@ static void on_accept(void *arg, int events)
         (void)close(fd);
 }
 
+static void restart_all(dt_node_sessions_t *sessions)
+{
+    for (dt_list_t *at = sessions->instances.next, *next; at != &sessions->instances; at = next) {
+        dt_node_instance_t *instance = DT_CONTAINER_OF(at, dt_node_instance_t, link);
+        next = at->next;
+        if (instance->must_restart)
+            dt_node_bulk_restart(instance);
+    }
+}
+
 static void on_look(void *arg, int64_t deadline_ns)
 {
     dt_node_data_t *data = arg;
     int64_t now_ns = dt_loop_now_ns();
     (void)deadline_ns;
     reap(data);
+    restart_all(data->sessions);
     for (dt_list_t *at = data->connections.next, *next; at != &data->connections; at = next) {
         dt_node_connection_t *c = DT_CONTAINER_OF(at, dt_node_connection_t, link);
         next = at->next;

@@ -98,6 +98,7 @@ typedef struct dt_node_instance {
     uint8_t token[DT_BULK_TOKEN_BYTES]; /* of the next one */
     struct dt_node_connection *data;    /* the newest; NULL: none */
     uint32_t window_last;               /* number of the newest connection */
+    bool must_restart;                  /* dt_node_bulk_restart() had no room */
     int32_t looks; /* how well it paid to look for answers, see dt_node_up_look() */
 } dt_node_instance_t;
 
@@ -132,6 +133,10 @@ void dt_node_stream_leave(dt_node_instance_t *instance, const char *why); /* end
 
 /* Put a chunk into the bulk ring. Errors: AGAIN (no room), others: nothing will come of it. */
 dt_status_t dt_node_bulk_write(dt_node_instance_t *instance, const dt_node_chunk_t *chunk);
+
+/* Answers to downloads may have been lost with the way they took: engines send again what was not
+ * answered. */
+void dt_node_bulk_restart(dt_node_instance_t *instance);
 
 /* sessions_data.c */
 dt_status_t dt_node_data_create(dt_node_sessions_t *sessions, dt_error_t *err);

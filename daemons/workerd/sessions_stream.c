@@ -118,6 +118,11 @@ static bool take_plain_chunk(dt_node_instance_t *instance, const uint8_t *data, 
         stream_fail(instance, "a malformed chunk");
         return true;
     }
+    if (chunk.head.transfer == 0 && (chunk.head.flags & DT_CHANNEL_CHUNK_RESTART)) {
+        if (!instance->data) /* else nothing goes by the controller */
+            dt_node_bulk_restart(instance);
+        return true;
+    }
     chunk.head.flags &= ~(uint32_t)DT_CHANNEL_CHUNK_PLACED; /* windows are not the controller's */
     if (chunk.size == 0 && !(chunk.head.flags & DT_CHANNEL_CHUNK_ERROR))
         chunk.head.flags |= DT_CHANNEL_CHUNK_ACK;

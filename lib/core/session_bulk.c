@@ -143,6 +143,19 @@ static void to_link(dt_sessions_t *sessions, const dt_session_link_t *link, cons
     dt_sessions_push(sessions, queued);
 }
 
+/* Answers may have been lost, of values too that the client has dropped and will not ask for again:
+ * what a node waits for it says once more, and is told that it is over. */
+static void say_restart(dt_sessions_t *sessions, const dt_session_link_t *link)
+{
+    Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
+    Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
+    chunk.restart = true;
+    down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_CHUNK;
+    down.chunk = &chunk;
+    if (link->stream)
+        dt_sessions_send(sessions, link->stream, &down.base);
+}
+
 static void attach(dt_sessions_t *sessions, dt_session_stream_t *stream, const struct chunk *chunk)
 {
     dt_session_t *session = dt_sessions_find(sessions, chunk->session);
@@ -161,6 +174,8 @@ static void attach(dt_sessions_t *sessions, dt_session_stream_t *stream, const s
                               DT_ERR_AGAIN, "replaced by a newer stream");
     stream->session = session;
     dt_list_push(&session->bulks, &stream->bulk_list);
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next)
+        say_restart(sessions, DT_CONTAINER_OF(at, dt_session_link_t, list));
 }
 
 /* Of a transfer that is over, whose last answer the client did not see. */
@@ -261,8 +276,10 @@ void dt_session_bulk_from_link(dt_sessions_t *sessions, dt_session_link_t *link,
         dt_session_transfer_end(session, t);
 }
 
-void dt_session_bulk_restart(dt_sessions_t *sessions, dt_session_t *session)
+void dt_session_bulk_restart(dt_sessions_t *sessions, dt_session_t *session,
+                             const dt_session_link_t *link)
 {
+    say_restart(sessions, link);
     const dt_session_stream_t *bulk = newest_bulk(session);
     Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
     if (!bulk)

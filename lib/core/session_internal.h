@@ -603,8 +603,9 @@ void dt_session_bulk_from_link(dt_sessions_t *sessions, dt_session_link_t *link,
 /* The upload is over, for what was seen here. */
 void dt_session_bulk_fail(dt_sessions_t *sessions, dt_session_t *session, uint64_t transfer,
                           const Dtorch__V1__OperatorError *error);
-/* A node is there (again): the client goes on from what was received. */
-void dt_session_bulk_restart(dt_sessions_t *sessions, dt_session_t *session);
+/* A node is there (again): the client goes on from what was received, and so does the node. */
+void dt_session_bulk_restart(dt_sessions_t *sessions, dt_session_t *session,
+                             const dt_session_link_t *link);
 /* If a message is one length-delimited field `number` and nothing else, give its bytes. */
 bool dt_session_only_field(const uint8_t *data, size_t size, uint32_t number,
                            const uint8_t **ret_bytes, size_t *ret_size);

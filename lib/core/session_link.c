@@ -454,7 +454,7 @@ static void on_hello(dt_sessions_t *sessions, dt_session_stream_t *stream,
     tell_peers(sessions, link);
     send_queries(sessions, link);
     dt_session_pump(sessions, session);
-    dt_session_bulk_restart(sessions, session);
+    dt_session_bulk_restart(sessions, session, link);
 }
 
 /* ---- what comes up ---- */

@@ -485,6 +485,49 @@ Test(engine_exec, a_value_that_cannot_be_copied_is_sent_while_the_session_waits)
     fetch_large(13 << 20, 0);
 }
 
+/* Bytes of a transfer among what goes up now. */
+static uint64_t bytes_of(dt_execrig_session_t *s, uint64_t transfer)
+{
+    uint64_t bytes = 0;
+    Dtorch__V1__WorkerSessionUp *up;
+    dt_execrig_run(s);
+    while ((up = dt_execrig_next(s)) != NULL) {
+        if (up->kind_case == DTORCH__V1__WORKER_SESSION_UP__KIND_CHUNK &&
+            up->chunk->transfer == transfer)
+            bytes += up->chunk->data.len;
+        dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    }
+    return bytes;
+}
+
+/* The program has dropped the first value, and the answer that says so was lost. */
+Test(engine_exec, a_value_whose_answer_is_lost_holds_others_until_it_is_said_again)
+{
+    dt_execrig_t rig;
+    dt_execrig_session_t s;
+    const int64_t many[] = {3 << 20};
+    begin(&rig);
+    dt_execrig_open(&rig, &s, 1, 1, 64 << 20);
+    char *zeros = calloc(1, 1 << 20);
+    uint64_t a = dt_execrig_upload(&s, DT_DTYPE_F32, 1, many, NULL);
+    for (uint64_t at = 0; at < 12 << 20; at += 1 << 20)
+        dt_execrig_chunk(&s, a, at, zeros, 1 << 20);
+    uint64_t dropped = dt_execrig_fetch(&s, a);
+    uint64_t sent = 0, more;
+    while ((more = bytes_of(&s, dropped)) > 0)
+        sent += more;
+    cr_assert_geq(sent, DT_EXEC_AHEAD_MAX);
+    uint64_t wanted = dt_execrig_fetch(&s, a);
+    cr_assert_eq(bytes_of(&s, wanted), 0, "it goes past what is on its way");
+    dt_execrig_ack(&s, 0, 0, true); /* whatever was on its way, nobody knows of it */
+    cr_assert_gt(bytes_of(&s, dropped), 0, "it is not said again");
+    dt_execrig_ack(&s, dropped, INT64_MAX, false); /* as the controller answers then */
+    cr_assert_gt(bytes_of(&s, wanted), 0, "it is held still");
+    free(zeros);
+    dt_execrig_close(&s);
+    end(&rig);
+}
+
 Test(engine_exec, random_streams_of_sessions_are_their_own)
 {
     dt_execrig_t rig;

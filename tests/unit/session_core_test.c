@@ -792,6 +792,32 @@ Test(session, jobs_are_listed_and_can_be_ended)
     dt_sessiontest_free(test);
 }
 
+/* How often a node was told to say again what was not answered. */
+static uint32_t restarts(const dt_sessiontest_t *test, uint64_t stream)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < test->action_count; i++) {
+        const dt_sessiontest_action_t *action = &test->actions[i];
+        if (action->kind != DT_SESSION_DO_SEND || action->stream != stream)
+            continue;
+        Dtorch__V1__WorkerSessionDown *down =
+            dtorch__v1__worker_session_down__unpack(NULL, action->size, action->data);
+        cr_assert_not_null(down);
+        count += down->kind_case == DTORCH__V1__WORKER_SESSION_DOWN__KIND_CHUNK &&
+                 down->chunk->transfer == 0 && down->chunk->restart;
+        dtorch__v1__worker_session_down__free_unpacked(down, NULL);
+    }
+    return count;
+}
+
+Test(session, answers_that_may_be_lost_with_a_link_are_asked_for_when_it_is_back)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_link(test, 1, 201, 5);
+    cr_assert_eq(restarts(test, 201), 1);
+    dt_sessiontest_free(test);
+}
+
 /* ---- work that definitions make ---- */
 
 static void define_move(dt_sessiontest_t *test, uint32_t id, int64_t rows)
