@@ -606,7 +606,7 @@ Test(shard_redistribute, a_ring_step_moves_each_block_once_to_the_neighbour)
         cr_assert_eq((from + 1) % 4, to);
     }
     cr_assert_eq(list.moved_bytes, dt_meta_bytes(&t.meta));
-    cr_assert_eq(dt_shard_plan_choose(&pair, NULL, &plan, NULL), DT_OK);
+    cr_assert_eq(dt_shard_plan_choose(&pair, NULL, NULL, &plan, NULL), DT_OK);
     cr_assert(plan.step_count == 1 && plan.steps[0].kind == DT_SHARD_STEP_EXCHANGE);
     cr_assert_eq(plan.recv_bytes, dt_meta_bytes(&t.meta) / 13 * 4); /* a whole chunk */
     dt_arena_fini(&arena);
@@ -734,9 +734,22 @@ Test(shard_redistribute, work_is_bounded_whatever_meshes_and_layouts_are_said)
 Test(shard_redistribute, what_an_exchange_moves_of_grouped_shards_is_counted)
 {
     static const int64_t shape[] = {240};
-    static const uint32_t groups[] = {1, 2, 3, 4, 5, 8, 12, 24};
+    static const struct {
+        uint32_t groups;
+        uint8_t order;
+    } cuts[] = {{1, 0},
+                {2, 0},
+                {3, 0},
+                {4, 0},
+                {5, 0},
+                {8, 0},
+                {12, 0},
+                {24, 0},
+                {1, 1},
+                {1, DT_ORDER_FOLDED},
+                {1, DT_ORDER_FOLDED | 3}};
     static const uint32_t four = 4;
-    enum { COUNT = sizeof groups / sizeof *groups };
+    enum { COUNT = sizeof cuts / sizeof *cuts };
     dt_arena_t arena;
     set_topology(8, 0, 0);
     set_meta(1, shape);
@@ -748,8 +761,10 @@ Test(shard_redistribute, what_an_exchange_moves_of_grouped_shards_is_counted)
             dt_shard_list_t list;
             int64_t got[8] = {0}, most = 0;
             t.from.layout.placements[0] = t.to.layout.placements[0] = dt_placement_shard(0);
-            t.from.layout.placements[0].groups = groups[a];
-            t.to.layout.placements[0].groups = groups[b];
+            t.from.layout.placements[0].groups = cuts[a].groups;
+            t.from.layout.placements[0].order = cuts[a].order;
+            t.to.layout.placements[0].groups = cuts[b].groups;
+            t.to.layout.placements[0].order = cuts[b].order;
             dt_shard_pair_t pair = {&t.meta, &t.from.mesh, &t.to.mesh, &t.from.layout,
                                     &t.to.layout};
             dt_arena_init(&arena, 1u << 22);
@@ -763,7 +778,7 @@ Test(shard_redistribute, what_an_exchange_moves_of_grouped_shards_is_counted)
             cr_assert_eq(dt_shard_plan_choose(&pair, &t.topology, NULL, &plan, NULL), DT_OK);
             cr_assert_eq(plan.step_count, 1);
             cr_assert_eq(plan.recv_bytes, most * (int64_t)dt_dtype_bytes(t.meta.dtype),
-                         "groups of %u to %u", groups[a], groups[b]);
+                         "cut %d to cut %d", a, b);
             dt_arena_fini(&arena);
         }
 }
