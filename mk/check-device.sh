@@ -48,6 +48,7 @@ else
     run values "$python" tests/python/device_values.py
     run mesh "$python" tests/python/device_mesh.py
     run context "$python" tests/python/device_context.py
+    run meshnodes "$python" tests/python/device_mesh_nodes.py
     run randommesh "$python" tests/python/device_random_mesh.py --count=100
     run llamamesh "$python" tests/python/device_llama_mesh.py
     run opdbmesh "$python" tests/python/device_opdb_mesh.py --samples=1 --seconds=30

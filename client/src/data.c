@@ -337,9 +337,20 @@ void dt_client_path_received(dt_client_path_t *path, uint64_t transfer, uint64_t
 
 /* ---- pieces of uploads ---- */
 
-/* Where a piece lies in the path's window; it is copied there if it is not yet. False: no room. */
+/* Is there a piece in the window whose room comes back as soon as the node has read it? */
+static bool is_any_moving(const dt_client_window_t *window)
+{
+    for (uint32_t i = 0; i < window->units.count; i++)
+        if (window->pieces[i].upload)
+            return true;
+    return false;
+}
+
+/* Where a piece lies in the path's window; it is copied there if it is not yet. False: no room, and
+ * *ret_waits says whether it is worth waiting for some. It is not if uploads hold it all that were
+ * put there by the program and are sent after this one: the node takes none of them before. */
 static bool place_piece(dt_client_path_t *path, dt_client_upload_t *upload, size_t size,
-                        uint64_t *ret_place)
+                        uint64_t *ret_place, bool *ret_waits)
 {
     dt_client_window_t *window = path->window;
     uint32_t count = dt_bulk_units_of(size);
@@ -355,6 +366,7 @@ static bool place_piece(dt_client_path_t *path, dt_client_upload_t *upload, size
         window->pieces[first].end = upload->sent + size;
         window->pieces[first].count = count;
     }
+    *ret_waits = is_any_moving(window);
     pthread_mutex_unlock(&path->session->lock);
     if (!has_room)
         return false;
@@ -374,14 +386,15 @@ bool dt_client_path_piece(dt_client_path_t *path, dt_client_upload_t *upload, si
     if (is_full(path))
         return false;
     dt_client_record_chunk(session, upload, size);
-    bool is_placed = path->window && upload->size > DT_BULK_INLINE_MAX;
-    if (is_placed) {
+    bool waits = false;
+    bool is_placed = path->window && upload->size > DT_BULK_INLINE_MAX &&
+                     place_piece(path, upload, size, &head.place, &waits);
+    if (is_placed)
         head.kind = DT_BULK_PLACED;
-        if (!place_piece(path, upload, size, &head.place))
-            return false;
-    } else {
+    else if (waits)
+        return false;
+    else
         head.crc32c = dt_crc32c(0, data, size);
-    }
     if (!send_message(path, &head, data))
         return false;
     pthread_mutex_lock(&session->lock);

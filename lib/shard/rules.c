@@ -99,15 +99,6 @@ static int64_t move_bytes(const propagation_t *p, int64_t bytes, dt_placement_t 
     return most; /* sum to avg too: it moves nothing, but it rounds */
 }
 
-/* A tensor of another mesh: what is wanted of it must come, once whatever the dimensions. */
-static int64_t foreign_bytes(const propagation_t *p, int32_t input, dt_placement_t want)
-{
-    int64_t bytes = group_bytes(p, input);
-    if (want.kind == DT_PLACEMENT_SHARD)
-        return bytes / p->mesh->sizes[p->dim];
-    return bytes;
-}
-
 static bool is_written(const propagation_t *p, int32_t input)
 {
     const dt_signature_t *s = p->signature;
@@ -198,6 +189,26 @@ static bool is_made_up(const propagation_t *p, const dt_shard_row_t *row)
     return is_any && !is_beside && (is_other || !is_sum_of_shards);
 }
 
+/* What it costs to make a result whole afterwards, where the line says that this counts: a Partial
+ * one always; a Shard only if something is moved for its sake, else whoever cut it wants it so. */
+static int64_t owed_bytes(const propagation_t *p, const dt_shard_row_t *row, bool is_moved)
+{
+    const dt_shard_call_t *c = p->call;
+    int64_t owed = 0;
+    for (uint32_t j = 0; j < c->out_count && c->rule->owes; j++) {
+        const dt_layout_t *at = &p->answer->outputs[c->outs[j].at];
+        int64_t bytes = dt_meta_bytes(c->outs[j].meta);
+        for (unsigned k = 0; k < p->dim; k++)
+            if (at->placements[k].kind == DT_PLACEMENT_SHARD)
+                bytes = (bytes + p->mesh->sizes[k] - 1) / p->mesh->sizes[k];
+        if (row->outs[j].kind == DT_PLACEMENT_PARTIAL || is_moved)
+            owed += move_bytes(p, bytes, row->outs[j], dt_placement_replicate());
+    }
+    return p->policy->flags & DT_SHARD_PLAIN ? 0 : owed;
+}
+
+/* A tensor of another mesh must come, whatever the row; as Replicate if nothing speaks for a cut.
+ */
 static void price(const propagation_t *p, const dt_shard_row_t *row, choice_t *choice)
 {
     const dt_shard_call_t *c = p->call;
@@ -207,9 +218,12 @@ static void price(const propagation_t *p, const dt_shard_row_t *row, choice_t *c
         dt_placement_t want = row->ins[i];
         if (input < 0)
             continue;
-        if (is_foreign(p, input))
-            choice->price_bytes += foreign_bytes(p, input, want);
-        if (is_foreign(p, input) || is_same_input(p, input, want))
+        if (is_foreign(p, input)) {
+            choice->price_bytes += group_bytes(p, input);
+            choice->moved += want.kind != DT_PLACEMENT_REPLICATE;
+            continue;
+        }
+        if (is_same_input(p, input, want))
             continue;
         int64_t bytes = group_bytes(p, input);
         int64_t there = move_bytes(p, bytes, p->have[i], want);
@@ -220,6 +234,7 @@ static void price(const propagation_t *p, const dt_shard_row_t *row, choice_t *c
         choice->price_bytes +=
             there + (is_written(p, input) ? move_bytes(p, bytes, want, p->have[i]) : 0);
     }
+    choice->price_bytes += owed_bytes(p, row, choice->moved > 0);
     for (uint32_t j = 0; j < c->out_count; j++)
         choice->sharded += row->outs[j].kind == DT_PLACEMENT_SHARD;
 }

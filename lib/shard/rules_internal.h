@@ -119,6 +119,7 @@ typedef struct dt_shard_rule {
     bool is_runs;       /* runs=1: splits into runs, or joins them */
     bool is_real;       /* real: integers are rounded, so Partial passes with none of them */
     bool is_same;       /* same=1 */
+    bool owes;          /* owes=1: settling a Partial result counts in the row's price */
     uint8_t vocabulary; /* label of the dimension that an index points into; 0: none */
     uint8_t grouped;    /* label whose sizes may differ among inputs if all divide (heads) */
     int8_t tail, unless,

@@ -279,6 +279,7 @@ static bool option(parser_t *p, dt_shard_text_t text)
                  : is_text(key, "runs")    ? &rule->is_runs
                  : is_text(key, "put")     ? &rule->is_put
                  : is_text(key, "back")    ? &rule->is_back
+                 : is_text(key, "owes")    ? &rule->owes
                                            : NULL;
     if (!flag || !is_text(value, "1"))
         return fail(p, "no such option");

@@ -183,6 +183,64 @@ static void count_release(void *arg)
     __atomic_add_fetch((int *)arg, 1, __ATOMIC_SEQ_CST);
 }
 
+struct crowd {
+    dt_session_t *session;
+    const uint8_t *bytes;
+    dt_tensor_t *tensors[400];
+};
+
+enum { CROWD_BYTES = 70 << 10, CROWD_COUNT = sizeof((struct crowd *)0)->tensors / sizeof(void *) };
+
+static void *upload_crowd(void *arg)
+{
+    struct crowd *crowd = arg;
+    for (int i = 0; i < CROWD_COUNT; i++)
+        crowd->tensors[i] = upload(crowd->session, crowd->bytes, CROWD_BYTES);
+    return NULL;
+}
+
+/* The node takes what is behind an operator only when the operator has its values. */
+Test(bulk, an_upload_is_not_kept_waiting_by_those_behind_it_that_fill_the_window)
+{
+    enum { THREADS = 4, BYTES = 96 };
+    dt_testcluster_t *tc = start(NULL);
+    dt_session_t *session = connect_by(tc, "auto");
+    there_and_back(session, 1 * MIB, 1); /* the window is there */
+    uint8_t *first = make_bytes(BYTES * MIB, 2), *small = make_bytes(CROWD_BYTES, 3);
+    struct crowd crowds[THREADS];
+    pthread_t threads[THREADS];
+    dt_tensor_t *head = NULL;
+    dt_error_t err;
+    int released = 0;
+    dt_upload_t from = {.struct_size = sizeof from,
+                        .dtype = DT_DTYPE_U8,
+                        .ndim = 1,
+                        .sizes = (int64_t[]){(int64_t)(BYTES * MIB)},
+                        .data = first,
+                        .release = count_release,
+                        .arg = &released};
+    cr_assert_eq(dt_tensor_upload(session, &from, &head, &err), DT_OK, "%s", err.text);
+    dt_tensor_t *same = dt_clienttest_call(session, "aten::add.Tensor",
+                                           (dt_value_t[]){dt_arg_tensor(head), dt_arg_int(0)}, 2);
+    for (int t = 0; t < THREADS; t++) {
+        crowds[t] = (struct crowd){.session = session, .bytes = small};
+        cr_assert_eq(pthread_create(&threads[t], NULL, upload_crowd, &crowds[t]), 0);
+    }
+    expect(same, first, BYTES * MIB);
+    for (int t = 0; t < THREADS; t++) {
+        cr_assert_eq(pthread_join(threads[t], NULL), 0);
+        expect(crowds[t].tensors[CROWD_COUNT - 1], small, CROWD_BYTES);
+        for (int i = 0; i < CROWD_COUNT; i++)
+            dt_tensor_free(crowds[t].tensors[i]);
+    }
+    dt_tensor_free(same);
+    dt_tensor_free(head);
+    dt_clienttest_disconnect(session);
+    free(first);
+    free(small);
+    stop(tc);
+}
+
 Test(bulk, many_transfers_at_once_do_not_mix)
 {
     enum { COUNT = 40 };

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 from typing import Any
 
 import dtorch._native
@@ -22,18 +23,21 @@ READY_S = 60
 class Cluster:
     """A controller on a unix socket and on a port of 127.0.0.1, and a worker for each node, with CPU devices."""
 
-    def __init__(self, devices: str = "torch", worker_options: str = "", nodes: tuple[str, ...] = ("node",)) -> None:
+    def __init__(self, devices: str = "torch", worker_options: str = "", nodes: tuple[str, ...] = ("node",),
+                 dead_beats: int = 240) -> None:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dtpy."))
         self.kept, self.port = keep_port()
+        self.metrics: dict[str, tuple[socket.socket, int]] = {}
         self.path = f"{self.folder}/controller.sock"
         self.admin = f"{self.folder}/admin.sock"
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         self.write("controllerd", f"[Controller]\nClusterName=test\nListen={self.path} 127.0.0.1:{self.port}\n"
-                   f"AdminSocket={self.admin}\nStateDirectory={self.folder}/controllerd\nMetricsListen=127.0.0.1:0\n"
-                   "SuspectBeats=20\nDeadBeats=240\n")  # a busy machine is not a dead one
+                   f"AdminSocket={self.admin}\nStateDirectory={self.folder}/controllerd\n"
+                   f"MetricsListen=127.0.0.1:{self.metrics_port('controllerd')}\n"
+                   f"SuspectBeats=20\nDeadBeats={dead_beats}\n")  # a busy machine is not a dead one
         for node in nodes:
             self.write(node, f"[Worker]\nController={self.path}\nNodeName={node}\nStateDirectory={self.folder}/{node}\n"
-                       f"Devices={devices}\nMetricsListen=127.0.0.1:0\nDataListen=127.0.0.1:0\n{worker_options}")
+                       f"Devices={devices}\nMetricsListen=127.0.0.1:{self.metrics_port(node)}\nDataListen=127.0.0.1:0\n{worker_options}")
         try:
             self.start("controllerd")
             for node in nodes:
@@ -42,6 +46,17 @@ class Cluster:
         except BaseException:
             self.__exit__()
             raise
+
+    def metrics_port(self, name: str) -> int:
+        self.metrics[name] = keep_port()
+        return self.metrics[name][1]
+
+    def counter(self, name: str, what: str, *labels: str) -> float:
+        """The sum of a daemon's metric over all its samples that have these labels, as `direction="upload"`."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics[name][1]}/metrics", timeout=READY_S) as page:
+            lines = page.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines
+                   if line.startswith((what + " ", what + "{")) and all(label in line for label in labels))
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).mkdir()
@@ -89,7 +104,8 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 program.kill()
                 program.wait()
-        self.kept.close()
+        for kept in (self.kept, *(kept for kept, _ in self.metrics.values())):
+            kept.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

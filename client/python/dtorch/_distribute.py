@@ -102,6 +102,9 @@ def _hint(parameter: torch.Tensor, layout: Layout, flags: int) -> None:
 
 def _settle(mesh: DeviceMesh, layout: Layout, parameter: torch.Tensor) -> None:
     """A gradient is there: to where the plan wants it."""
+    now = None if parameter.grad is None else _sharded.layout_of(parameter.grad)
+    if now is not None and now[0].is_same_array(mesh) and now[1] == layout.gradient:
+        return  # the mesh of a batch may have other names
     if parameter.grad is not None:
         with torch.no_grad():
             parameter.grad = _sharded.redistribute(parameter.grad, mesh, layout.gradient)

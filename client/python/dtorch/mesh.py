@@ -115,6 +115,10 @@ class DeviceMesh:
             _known.setdefault(self._number, self)
         return self._number
 
+    def is_same_array(self, other: "DeviceMesh") -> bool:
+        """Whether it has the same devices in the same shape, whatever its dimensions are called."""
+        return self._shape == other._shape and self._ids == other._ids
+
     def __eq__(self, other: object) -> bool:
         return self is other or isinstance(other, DeviceMesh) and self._key() == other._key()
 

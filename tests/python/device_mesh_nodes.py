@@ -1,0 +1,149 @@
+"""usage: device_mesh_nodes.py [PART OF A NAME]...
+
+Meshes over several nodes, each with one device: what the daemons count of bytes, and what is left when a node is lost."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+import devicetest
+import dtorch
+from devicecluster import Cluster
+from devicetest import becomes
+from dtorch import DeviceMesh, Partial, Replicate, Shard, plans
+
+suite = devicetest.Suite("device mesh nodes", devicetest.arguments())
+R, S0, S1, P = Replicate(), Shard(0), Shard(1), Partial()
+
+
+def within(cluster: Cluster, devices: int, run: Callable[[], None]) -> None:
+    """Run with a session of so many devices of the cluster."""
+    dtorch.configure(address=cluster.path, devices=devices, connect_timeout=120)
+    try:
+        run()
+    finally:
+        with contextlib.suppress(dtorch.Error):  # what was lost was seen
+            dtorch.disconnect()
+
+
+def uploaded(cluster: Cluster) -> list[float]:
+    """Bytes of large tensors that programs have sent to each of two nodes, by the nodes' own counters."""
+    return [cluster.counter(f"node{i}", "dtorch_worker_bulk_bytes_total", 'direction="upload"') for i in range(2)]
+
+
+def a_file_is_loaded_in_parts() -> None:
+    """A state_dict from a file into a model made on "meta": each node gets its parts and no byte more."""
+    torch.manual_seed(0)
+    make = lambda: nn.Sequential(nn.Linear(512, 515, bias=False), nn.Linear(515, 256, bias=False))  # noqa: E731
+    with Cluster("torch:cpu:1", nodes=("node0", "node1")) as cluster:
+        path = cluster.folder / "model.pt"
+        model = make()
+        torch.save(model.state_dict(), path)
+
+        def run() -> None:
+            mesh = DeviceMesh("cuda", [0, 1])
+            for plan, shares in ((plans.fsdp(0), [(258 * 512 + 128 * 515) * 4, (257 * 512 + 128 * 515) * 4]),
+                                 ({"0.weight": [S1], "1.weight": [R]}, [256 * 515 * 4, 256 * 515 * 4])):
+                with torch.device("meta"):
+                    empty = make()
+                on = dtorch.distribute(empty, mesh, plan)
+                torch.dtorch.synchronize()
+                before = uploaded(cluster)
+                on.load_state_dict(torch.load(path, mmap=True, weights_only=True))
+                torch.dtorch.synchronize()
+                replicated = 0 if shares[0] != shares[1] else 256 * 515 * 4  # sent to one node, who gives it to the other
+                want = sorted([float(shares[0] + replicated), float(shares[1])])
+                moved = lambda b=before: sorted(now - then for now, then in zip(uploaded(cluster), b))  # noqa: E731
+                assert becomes(lambda m=moved, w=want: m() == w), (moved(), want)
+                for name, value in on.state_dict().items():
+                    devicetest.expect_same(model.state_dict()[name], value.to_torch())
+        within(cluster, 2, run)
+
+
+def moves_are_at_the_bound() -> None:
+    """What the controller counts of redistributions is what no plan can be below: for the device that receives most."""
+    with Cluster("torch:cpu:1", nodes=("node0", "node1")) as cluster:
+        def run() -> None:
+            mesh, rows, columns = DeviceMesh("cuda", [0, 1]), 512, 384
+            whole = rows * columns * 4
+            value = torch.randn(rows, columns)
+            told = lambda: cluster.counter("controllerd", "dtorch_move_bytes_total")  # noqa: E731  (told once a second)
+            sources = {p: dtorch.distribute_tensor(value, mesh, [p]) for p in (R, S0, S1, P)}
+            torch.dtorch.synchronize()
+            want = 2 * whole  # Replicate and Partial are made of what one device was sent
+            assert becomes(lambda: told() >= want), told()
+            moved = []
+            for before, after, bound in ((R, S0, 0), (R, S1, 0), (S0, P, 0), (S0, R, whole // 2), (S0, S1, whole // 4), (S1, S0, whole // 4),
+                                         (P, R, whole), (P, S0, whole // 2), (P, S1, whole // 2)):
+                moved.append(sources[before].redistribute(mesh, [after]))
+                torch.dtorch.synchronize()
+                want += bound
+                assert becomes(lambda w=want: told() >= w), f"{before} to {after}: {told() - want} bytes beside the bound"
+                assert told() == want, f"{before} to {after}: {told() - want} bytes above the bound"
+            for y in moved:
+                assert torch.allclose(value, y.to_torch(), rtol=1e-6)
+        within(cluster, 2, run)
+
+
+def survivors_make_a_new_mesh() -> None:
+    """A node is killed: what lay on it is lost with a typed error, the session goes on with the devices that are left."""
+    with Cluster("torch:cpu:1", nodes=("node0", "node1", "node2"), dead_beats=40) as cluster:
+        def run() -> None:
+            everybody = DeviceMesh("cuda", [0, 1, 2])
+            value = torch.arange(24.0).reshape(6, 4)
+            lost = dtorch.distribute_tensor(value, everybody, [S0])
+            kept = [value.to(f"dtorch:{i}") for i in range(3)]
+            torch.dtorch.synchronize()
+            cluster.programs["node1"].kill()
+
+            def is_lost() -> bool:
+                try:
+                    (lost + 1).cpu()
+                except dtorch.Error:
+                    return True
+                return False
+
+            assert becomes(is_lost), "the tensor on all devices is still there"
+            left = [i for i in range(3) if survives(kept[i])]
+            assert len(left) == 2, left
+            mesh = DeviceMesh("cuda", left)
+            x = kept[left[0]].redistribute(mesh, [S0])
+            devicetest.expect_same(value @ value.t(), (x @ x.t()).to_torch())
+            devicetest.expect_same(value.sum(), (x.sum()).cpu())
+            layer = dtorch.distribute(nn.Linear(4, 2), mesh, plans.fsdp(0))
+            before = layer(x).cpu()
+            layer(x).sum().backward()
+            with torch.no_grad():
+                layer.bias -= layer.bias.grad
+            assert torch.allclose(before - 6, layer(x).cpu())
+            raises_lost(lost)
+        within(cluster, 3, run)
+
+
+def survives(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.cpu()
+    except dtorch.Error:
+        return False
+    return True
+
+
+def raises_lost(tensor: torch.Tensor) -> None:
+    """Raises: AssertionError (the value is there, or the error does not say which node was lost)."""
+    try:
+        tensor.cpu()
+    except dtorch.Error as error:
+        assert "node" in str(error), error
+        return
+    raise AssertionError("a lost value is there")
+
+
+CHECKS = [a_file_is_loaded_in_parts, moves_are_at_the_bound, survivors_make_a_new_mesh]
+
+if __name__ == "__main__":
+    for function in CHECKS:
+        suite.check(function.__name__.replace("_", " "), function)
+    sys.exit(suite.finish())
