@@ -357,7 +357,7 @@ static dt_status_t ring_backward(making_t *m, const dt_layout_t *queries, const 
 /* Everything cut by tensor dimension `dim` in place of the sequence, the operator, and back. */
 static dt_status_t deal(making_t *m, unsigned dim)
 {
-    uint32_t count = m->signature->input_count, place, home[DT_CLIENT_RING_OUTPUTS];
+    uint32_t count = m->signature->input_count, place, home[DT_CLIENT_RING_OUTPUTS] = {0};
     dt_signature_tensor_t inputs[DT_CLIENT_RING_INPUTS], outputs[DT_CLIENT_RING_OUTPUTS];
     uint16_t values[DT_CLIENT_RING_INPUTS], made = 0;
     dt_client_signature_t *signature;

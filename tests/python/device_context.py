@@ -13,7 +13,8 @@ import sys
 import textwrap
 from typing import Any
 
-os.environ["DTORCH_DTENSOR_IN_SAME_DEVICE"] = "8"
+if not os.environ.get("DTORCH_ADDRESS"):
+    os.environ["DTORCH_DTENSOR_IN_SAME_DEVICE"] = "8"
 
 import torch  # noqa: E402  (the number of devices is read when the session begins)
 from torch.nn import functional as F  # noqa: E402
@@ -261,9 +262,37 @@ def bytes_and_memory_are_those_of_a_ring() -> None:
         assert causal or got["peak"] <= bound * 1.05 + 65536, (devices, got, bound)
 
 
-for count in (2, 3, 4):
-    suite.check(f"a ring of {count} gives the values of one device", lambda n=count: a_ring_gives_the_values_of_one_device(n))
-for test in (other_types_and_scales, many_heads_or_batches_are_dealt_out, meshes_of_two_dimensions, keys_that_lie_elsewhere, a_mask_gathers,
-             dropout_draws_as_one_device_does, a_growing_cache, views_of_fused_weights, strict_refuses, bytes_and_memory_are_those_of_a_ring):
-    suite.check(test.__name__.replace("_", " "), test)
-sys.exit(suite.finish())
+def each_device_has_its_engine(isolation: str) -> None:
+    """Blocks go from process to process, in two programs at once."""
+    text = """
+        import dtorch
+        dtorch.configure(devices=3)
+        import device_context
+        for causal in (False, True):
+            for heads, length in (((3, 3), 12), ((3, 1), 13)):
+                device_context.Case(heads, (length, length), causal=causal).on(device_context.line(3), [dtorch.Shard(2)])
+        print("right")
+        """
+    with Cluster("torch:3", f"Isolation={isolation}\n") as cluster:
+        environment = {key: value for key, value in os.environ.items() if key != "DTORCH_DTENSOR_IN_SAME_DEVICE"}
+        programs = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], text=True, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE, env=environment | {"DTORCH_ADDRESS": cluster.path}) for _ in range(2)]
+        for program in programs:
+            said, complained = program.communicate(timeout=devicetest.LIMIT_S)
+            assert said.strip() == "right", complained[-500:]
+
+
+def main() -> int:
+    for count in (2, 3, 4):
+        suite.check(f"a ring of {count} gives the values of one device", lambda n=count: a_ring_gives_the_values_of_one_device(n))
+    for test in (other_types_and_scales, many_heads_or_batches_are_dealt_out, meshes_of_two_dimensions, keys_that_lie_elsewhere,
+                 a_mask_gathers, dropout_draws_as_one_device_does, a_growing_cache, views_of_fused_weights, strict_refuses,
+                 bytes_and_memory_are_those_of_a_ring):
+        suite.check(test.__name__.replace("_", " "), test)
+    for isolation in ("session", "device"):
+        suite.check(f"each device has its engine, isolation {isolation}", lambda name=isolation: each_device_has_its_engine(name))
+    return suite.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
