@@ -262,8 +262,8 @@ def bytes_and_memory_are_those_of_a_ring() -> None:
         assert causal or got["peak"] <= bound * 1.05 + 65536, (devices, got, bound)
 
 
-def each_device_has_its_engine(isolation: str) -> None:
-    """Blocks go from process to process, in two programs at once."""
+def each_device_has_its_engine(devices: str, isolation: str, nodes: tuple[str, ...]) -> None:
+    """Blocks go from process to process, or from node to node, in two programs at once."""
     text = """
         import dtorch
         dtorch.configure(devices=3)
@@ -273,7 +273,7 @@ def each_device_has_its_engine(isolation: str) -> None:
                 device_context.Case(heads, (length, length), causal=causal).on(device_context.line(3), [dtorch.Shard(2)])
         print("right")
         """
-    with Cluster("torch:3", f"Isolation={isolation}\n") as cluster:
+    with Cluster(devices, f"Isolation={isolation}\n", nodes) as cluster:
         environment = {key: value for key, value in os.environ.items() if key != "DTORCH_DTENSOR_IN_SAME_DEVICE"}
         programs = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], text=True, stdout=subprocess.PIPE,
                                      stderr=subprocess.PIPE, env=environment | {"DTORCH_ADDRESS": cluster.path}) for _ in range(2)]
@@ -289,8 +289,8 @@ def main() -> int:
                  a_mask_gathers, dropout_draws_as_one_device_does, a_growing_cache, views_of_fused_weights, strict_refuses,
                  bytes_and_memory_are_those_of_a_ring):
         suite.check(test.__name__.replace("_", " "), test)
-    for isolation in ("session", "device"):
-        suite.check(f"each device has its engine, isolation {isolation}", lambda name=isolation: each_device_has_its_engine(name))
+    for given in (("torch:cpu:3", "session", ("a",)), ("torch", "device", ("a", "b", "c"))):
+        suite.check(f"each device has its engine, nodes {' '.join(given[2])}", lambda where=given: each_device_has_its_engine(*where))
     return suite.finish()
 
 
