@@ -262,21 +262,21 @@ def bytes_and_memory_are_those_of_a_ring() -> None:
         assert causal or got["peak"] <= bound * 1.05 + 65536, (devices, got, bound)
 
 
-def each_device_has_its_engine(devices: str, isolation: str, nodes: tuple[str, ...]) -> None:
-    """Blocks go from process to process, or from node to node, in two programs at once."""
+def each_device_has_its_engine(devices: str, isolation: str, nodes: tuple[str, ...], count: int) -> None:
+    """Blocks go from process to process, or from node to node, in so many programs at once."""
     text = """
         import dtorch
-        dtorch.configure(devices=3)
+        dtorch.configure(devices=2)
         import device_context
         for causal in (False, True):
             for heads, length in (((3, 3), 12), ((3, 1), 13)):
-                device_context.Case(heads, (length, length), causal=causal).on(device_context.line(3), [dtorch.Shard(2)])
+                device_context.Case(heads, (length, length), causal=causal).on(device_context.line(2), [dtorch.Shard(2)])
         print("right")
         """
     with Cluster(devices, f"Isolation={isolation}\n", nodes) as cluster:
         environment = {key: value for key, value in os.environ.items() if key != "DTORCH_DTENSOR_IN_SAME_DEVICE"}
         programs = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], text=True, stdout=subprocess.PIPE,
-                                     stderr=subprocess.PIPE, env=environment | {"DTORCH_ADDRESS": cluster.path}) for _ in range(2)]
+                                     stderr=subprocess.PIPE, env=environment | {"DTORCH_ADDRESS": cluster.path}) for _ in range(count)]
         for program in programs:
             said, complained = program.communicate(timeout=devicetest.LIMIT_S)
             assert said.strip() == "right", complained[-500:]
@@ -289,7 +289,7 @@ def main() -> int:
                  a_mask_gathers, dropout_draws_as_one_device_does, a_growing_cache, views_of_fused_weights, strict_refuses,
                  bytes_and_memory_are_those_of_a_ring):
         suite.check(test.__name__.replace("_", " "), test)
-    for given in (("torch:cpu:3", "session", ("a",)), ("torch", "device", ("a", "b", "c"))):
+    for given in (("torch:cpu:2", "session", ("a",), 2), ("torch", "device", ("a", "b"), 1)):
         suite.check(f"each device has its engine, nodes {' '.join(given[2])}", lambda where=given: each_device_has_its_engine(*where))
     return suite.finish()
 
