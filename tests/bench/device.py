@@ -219,9 +219,17 @@ FIGURES: dict[str, tuple[Callable[[], list[float]], str, str, str, float, float]
 }
 
 
+def settle_spare() -> None:
+    """The node loads a spare engine behind the one that was taken, on one of the processors that are measured."""
+    torch.ones(1, device="dtorch").item()
+    time.sleep(1.5)
+
+
 def main() -> int:
     torch.set_num_threads(1)
     wanted = [key for key in FIGURES if not sys.argv[1:] or key in sys.argv[1:]]
+    if set(wanted) - {"first_op_ms"}:
+        settle_spare()
     for key in wanted:
         measure, unit, better, peer, peer_value, goal = FIGURES[key]
         values = measure()
