@@ -251,6 +251,7 @@ class Demo:
         except dtorch.Error as error:
             print(f"  this program is told: {type(error).__name__}:\n" + "".join(f"    {line}\n" for line in str(error).splitlines()), end="")
             require(victim in str(error), f"the error does not name {victim}")
+            require("demo.py" in str(error) and "in kill" in str(error), "the error does not name this line")
         else:
             raise Failed("a value came from a worker that is dead")
         event = self.event("node-dead", victim)

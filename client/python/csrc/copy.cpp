@@ -130,6 +130,8 @@ static dt_future_t *ask(const at::Tensor &tensor)
     dt_session_t *now = session();
     note_place();
     Lock lock(recorder());
+    if (storage_of(tensor)->mesh) /* it is gathered, which can fail at this very line */
+        mark_place(now);
     must(dt_fetch_id(now, wire_id(tensor), &future, &err), err);
     return future;
 }
