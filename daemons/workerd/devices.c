@@ -76,7 +76,12 @@ static void log_difference(const dt_inventory_snapshot_t *old, const dt_inventor
     for (int32_t i = 0; old && i < old->problem_count; i++)
         if (!has_backend(new, old->problems[i].backend))
             dt_log_notice("backend works again", DT_LOG_S("backend", old->problems[i].backend));
-    if (!old || old->device_count != new->device_count)
+    if (old && old->device_count == new->device_count)
+        return;
+    if (new->device_count == 0 && new->problem_count > 0) /* asked for, and not there */
+        dt_log_warn("this node has no device: see Devices=",
+                    DT_LOG_S("first", new->problems[0].backend), DT_LOG_E(&new->problems[0].error));
+    else
         dt_log_notice("devices", DT_LOG_I("count", new->device_count));
 }
 
