@@ -15,6 +15,7 @@
 
 #include "lib/bulkpeer.h"
 #include "lib/clienttest.h"
+#include "lib/tlscluster.h"
 
 #define RUNS_MAX 4000
 #define SPARE_MS 1500
@@ -122,7 +123,10 @@ static struct bed make_bed(const char *devices, bool use_tcp)
 {
     struct bed bed = {0};
     char conf[128], address[64];
-    (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\nLogLevel=warning\n", devices);
+    /* A port of its own: the one that is taken by default may be another cluster's, and then the
+     * controller relays. */
+    (void)snprintf(conf, sizeof conf,
+                   "Devices=%s\nEngines=1\nLogLevel=warning\nDataListen=127.0.0.1:0\n", devices);
     bed.tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1,
                                                               .worker_conf = conf,
                                                               .controller_conf = "LogLevel=warning",
@@ -492,39 +496,68 @@ static double median(struct samples *samples)
     return samples->values[samples->count / 2];
 }
 
-/* 64 MiB there and back, `way` being a word of DataPath=. The peer moves the same in the same run;
- * its name and value replace what the figures say. */
-static void bulk(const char *way, bool use_tcp, dt_bulkpeer_kind_t kind, struct figure *up,
-                 struct figure *down)
+/* 64 MiB there and back. The peer moves the same in the same run; its name and value replace what
+ * the figures say. It is stopped here: the end of a cluster looks for processes that are left. */
+static void bulk_on(struct bed *bed, bool is_direct, dt_bulkpeer_t *peer, struct figure *up,
+                    struct figure *down)
 {
     static float data[BULK_BYTES / sizeof(float)];
     struct samples sent = {.count = 0}, got = {.count = 0};
     struct samples peer_sent = {.count = 0}, peer_got = {.count = 0};
-    dt_bulkpeer_t peer;
-    dt_bulkpeer_start(&peer, kind, BULK_BYTES);
-    (void)setenv("DTORCH_DATA_PATH", way, 1);
-    struct bed bed = make_bed(dt_clienttest_devices(), use_tcp);
-    (void)unsetenv("DTORCH_DATA_PATH");
     for (int run = -3; run < 21; run++) {
         if (run == 0) /* the first ones touch the pages */
             sent.count = got.count = peer_sent.count = peer_got.count = 0;
-        bulk_peer(&peer, data, &peer_sent, &peer_got);
+        bulk_peer(peer, data, &peer_sent, &peer_got);
         memset(data, run + 10, sizeof data);
         double begin_us = now_us();
-        dt_tensor_t *tensor = upload(&bed, data, BULK_BYTES / sizeof(float));
+        dt_tensor_t *tensor = upload(bed, data, BULK_BYTES / sizeof(float));
         add_gbs(&sent, begin_us);
         begin_us = now_us();
         dt_clienttest_read(tensor, data, sizeof data);
         add_gbs(&got, begin_us);
         dt_tensor_free(tensor);
     }
-    up->peer = down->peer = kind == DT_BULKPEER_SOCKET ? "a plain socket" : "plain copies";
+    up->peer = down->peer = peer->kind == DT_BULKPEER_SOCKET ? "a plain socket" : "plain copies";
     up->peer_value = median(&peer_sent);
     down->peer_value = median(&peer_got);
+    dt_session_info_t info = {.struct_size = sizeof info};
+    if (is_direct && (dt_session_info(bed->session, &info) != DT_OK ||
+                      info.relayed_bytes > info.direct_bytes / 4))
+        dt_test_die("the bytes were relayed: %s", info.detour);
     report(up, &sent);
     report(down, &got);
-    dt_bulkpeer_stop(&peer); /* before the cluster: its end looks for processes that are left */
+    dt_bulkpeer_stop(peer);
+}
+
+/* `way` is a word of DataPath=. */
+static void bulk(const char *way, bool use_tcp, dt_bulkpeer_kind_t kind, struct figure *up,
+                 struct figure *down)
+{
+    dt_bulkpeer_t peer;
+    dt_bulkpeer_start(&peer, kind, BULK_BYTES);
+    (void)setenv("DTORCH_DATA_PATH", way, 1);
+    struct bed bed = make_bed(dt_clienttest_devices(), use_tcp);
+    (void)unsetenv("DTORCH_DATA_PATH");
+    bulk_on(&bed, strcmp(way, "direct") == 0, &peer, up, down);
     end_bed(&bed);
+}
+
+/* With an API key and TLS everywhere, straight to the node. */
+static void bench_bulk_tls(void)
+{
+    struct figure up = {"upload_tls_gbs", "GB/s", "higher", "", 0, NAN};
+    struct figure down = {"fetch_tls_gbs", "GB/s", "higher", "", 0, NAN};
+    dt_bulkpeer_t peer;
+    dt_tlscluster_t cluster;
+    char lines[128];
+    (void)snprintf(lines, sizeof lines, "Devices=%s\nEngines=1\nDataListen=127.0.0.1:0\n",
+                   dt_clienttest_devices());
+    dt_bulkpeer_start(&peer, DT_BULKPEER_SOCKET, BULK_BYTES);
+    dt_tlscluster_start(&cluster, 1, lines);
+    struct bed bed = {.tc = cluster.tc, .session = dt_tlscluster_connect(&cluster, "direct", 1)};
+    bulk_on(&bed, true, &peer, &up, &down);
+    dt_clienttest_disconnect(bed.session);
+    dt_tlscluster_stop(&cluster);
 }
 
 static void bench_bulk_tcp(void)
@@ -656,6 +689,7 @@ static const struct {
     {" op_roundtrip_us ", bench_roundtrip_unix},
     {" op_roundtrip_tcp_us ", bench_roundtrip_tcp},
     {" upload_gbs fetch_gbs ", bench_bulk_tcp},
+    {" upload_tls_gbs fetch_tls_gbs ", bench_bulk_tls},
     {" upload_local_gbs fetch_local_gbs ", bench_bulk_local},
     {" upload_relay_gbs fetch_relay_gbs ", bench_bulk_relay},
     {" add500_c_ratio ", bench_add500},
