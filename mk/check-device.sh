@@ -55,6 +55,7 @@ else
     run process "$python" tests/python/device_process.py
     run linear "$python" tests/python/device_linear.py
     run train "$python" tests/python/device_train.py
+    run examples "$python" tests/python/device_examples.py
     run models "$python" tests/python/device_models.py
     run random "$python" tests/python/device_random.py --count=60
     run nn "$python" tests/python/device_nn.py "--seconds=$seconds"

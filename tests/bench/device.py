@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,10 @@ import dtorch
 from dtorch import _start
 
 RUNS = 9
-EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "client", "python", "examples")
+FAR_RUNS = 5
+HERE = os.path.dirname(os.path.abspath(__file__))
+EXAMPLES = os.path.join(HERE, "..", "..", "client", "python", "examples")
+TESTS = os.path.join(HERE, "..", "python")
 
 
 def report(key: str, values: list[float], unit: str, better: str, peer: str, peer_value: float, goal: float) -> None:
@@ -193,16 +197,50 @@ print((time.perf_counter() - start) * 1e3, (time.perf_counter() - imported) * 1e
 
 def first_op_ms() -> list[float]:
     """`import torch` with the device and a first value from a running cluster, less `import torch` without the device."""
-    sys.path.insert(0, os.path.join(EXAMPLES, "..", "..", "..", "tests", "python"))
+    sys.path.insert(0, TESTS)
     from devicecluster import Cluster
 
-    def run(word: str, **environment: str) -> float:
-        done = subprocess.run([sys.executable, "-c", FIRST, word], env=os.environ | environment, capture_output=True, text=True, check=True)
-        return float(done.stdout.split()[0])
+    with Cluster() as cluster, tempfile.TemporaryDirectory() as compiled:
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        kept["PYTHONPYCACHEPREFIX"] = compiled  # an installed package is compiled
 
-    with Cluster() as cluster:
+        def run(word: str, **environment: str) -> float:
+            done = subprocess.run([sys.executable, "-c", FIRST, word], env=kept | environment, capture_output=True, text=True, check=True)
+            return float(done.stdout.split()[0])
+
         run("1", DTORCH_ADDRESS=cluster.path)
         return [run("1", DTORCH_ADDRESS=cluster.path) - run("0", TORCH_DEVICE_BACKEND_AUTOLOAD="0") for _ in range(RUNS)]
+
+
+FAR = """
+import sys, time, torch, dtorch
+sys.path.insert(0, sys.argv[1])
+import gpt
+gpt.train("dtorch", 5)
+for _ in range(int(sys.argv[2])):
+    torch.dtorch.synchronize()
+    start = time.perf_counter()
+    gpt.train("dtorch", 100)
+    torch.dtorch.synchronize()
+    print(time.perf_counter() - start)
+"""
+
+
+def far_ratio() -> list[float]:
+    """Steps a second of the example gpt.py, which waits for nothing, over a link of 5 ms each way, over those of a link without;
+    both go by a proxy."""
+    sys.path.insert(0, TESTS)
+    from devicecluster import Cluster, Proxy
+
+    def seconds(delay_s: float) -> list[float]:
+        with Cluster() as cluster:
+            proxy = Proxy(cluster.port, delay_s)
+            done = subprocess.run([sys.executable, "-c", FAR, EXAMPLES, str(FAR_RUNS)], capture_output=True, text=True, check=True,
+                                  env=os.environ | {"DTORCH_ADDRESS": f"127.0.0.1:{proxy.port}"})
+            proxy.close()
+        return [float(line) for line in done.stdout.splitlines()]
+
+    return [near / far for near, far in zip(seconds(0), seconds(0.005))]
 
 
 # Key: how it is measured, unit, better, peer, the peer's value, goal.
@@ -215,6 +253,7 @@ FIGURES: dict[str, tuple[Callable[[], list[float]], str, str, str, float, float]
     "place_ns": (place_ns, "ns", "lower", "none", 0, 100),
     "train_ratio": (train_ratio, "ratio", "higher", "torch eager", 1, 1.1),
     "decode_ratio": (decode_ratio, "ratio", "higher", "torch eager", 1, 1.1),
+    "far_ratio": (far_ratio, "ratio", "higher", "the same without the delay", 1, 0.95),
     "first_op_ms": (first_op_ms, "ms", "lower", "none", 0, 50),
 }
 

@@ -365,13 +365,15 @@ def each_device_has_its_random_numbers() -> None:
 # ---- clusters ----
 
 TRAIN = """\
-    import sys, time, torch
+    import sys, time, torch, dtorch
     sys.path.insert(0, sys.argv[1])
     import gpt
     gpt.train("dtorch", 2)
     torch.dtorch.synchronize()
     began = time.perf_counter()
+    before = dtorch.session_info()["waits"]
     losses, model = gpt.train("dtorch", int(sys.argv[2]))
+    print("waits", dtorch.session_info()["waits"] - before)
     torch.dtorch.synchronize()
     print("seconds", time.perf_counter() - began)
     print("result", float(sum(loss.cpu().double() for loss in losses)), float(sum(p.double().sum() for p in model.parameters())))
@@ -398,14 +400,14 @@ def two_programs_share_a_worker() -> None:
 
 
 def a_slow_link_changes_nothing() -> None:
-    """5 ms each way: the same is computed; the ratio is told, not judged (device_train sees that no step waits)."""
+    """5 ms each way: the same is computed, and nothing is waited for; what that leaves of its speed is a figure of the benchmark."""
     with Cluster() as cluster:
         proxy = Proxy(cluster.port, 0.005)
         near = run(TRAIN, EXAMPLES, "30", address=f"127.0.0.1:{cluster.port}")
         far = run(TRAIN, EXAMPLES, "30", address=f"127.0.0.1:{proxy.port}")
         proxy.close()
-    expect(near, "result")
-    expect(far, "result")
+    expect(near, "result", "waits 0\n")
+    expect(far, "result", "waits 0\n")
     assert result_of(near.stdout) == result_of(far.stdout)
     ratio = seconds_of(far.stdout) / seconds_of(near.stdout)
     print(f"a program over a link of 5 ms each way takes {ratio:.2f} times as long ({seconds_of(far.stdout):.1f} s)")
@@ -478,6 +480,62 @@ def people_see_the_program() -> None:
         assert "node" in said and "my-training" in jobs, said + jobs
 
 
+def tools_show_what_a_program_is_in() -> None:
+    """The ranges of the profiler that are open, and operators by name."""
+    with Cluster() as cluster:
+        process = start("""\
+            import sys, torch, dtorch
+            with torch.profiler.record_function("epoch 1"), torch.profiler.record_function("step 7"):
+                x = torch.ones(3, device="dtorch")
+                with torch.profiler.record_function("over by then"):
+                    x = x.tanh()
+                print(dtorch.session_info()["session"], x.sum().item(), flush=True)
+                sys.stdin.readline()
+            print("left", x.sum().item(), flush=True)
+            sys.stdin.readline()
+            """, address=cluster.path)
+        assert process.stdout is not None and process.stdin is not None
+        number = process.stdout.readline().split()[0]
+        assert devicetest.becomes(lambda: "epoch 1 > step 7\n" in cluster.ctl("job", "show", number)), cluster.ctl("job", "show", number)
+        assert devicetest.becomes(lambda: "aten::tanh" in cluster.ctl("job", "ops", number)), cluster.ctl("job", "ops", number)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith("left")
+        assert devicetest.becomes(lambda: "epoch 1" not in cluster.ctl("job", "show", number)), cluster.ctl("job", "show", number)
+        process.kill()
+        process.communicate()
+
+
+def bulk_bytes(cluster: Cluster) -> float:
+    """Bytes of large tensors, by whatever way, as the worker counts them."""
+    return cluster.counter("node", "dtorch_worker_bulk_bytes_total")
+
+
+def small_values_come_inline() -> None:
+    """In the messages themselves: nothing goes the way of large tensors, be it awaited, fetched or printed."""
+    with Cluster() as cluster:
+        process = start("""\
+            import sys, torch, dtorch
+            x = torch.arange(1024, device="dtorch", dtype=torch.float32)
+            values = [dtorch.fetch(x * i) for i in range(20)]
+            assert [v.result(600)[1].item() for v in values] == list(range(20))
+            print(x.cpu().sum().item(), x[5].item(), x.tolist()[7], torch.ones(4).to("dtorch").sum().item(), flush=True)
+            sys.stdin.readline()
+            print(torch.zeros(1 << 16, device="dtorch").cpu().sum().item(), flush=True)
+            sys.stdin.readline()
+            """, address=cluster.path)
+        assert process.stdout is not None and process.stdin is not None
+        line = process.stdout.readline()
+        assert line == "523776.0 5.0 7.0 4.0\n", line + process.communicate()[1][-500:]
+        assert bulk_bytes(cluster) == 0
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "0.0\n"
+        assert devicetest.becomes(lambda: bulk_bytes(cluster) >= 4 << 16), bulk_bytes(cluster)
+        process.kill()
+        process.communicate()
+
+
 CHECKS: list[Any] = [
     import_is_enough, dtorch_may_come_first, can_be_switched_off, import_connects_to_nothing,
     an_address_without_a_cluster_is_an_error_at_the_first_use, late_errors_name_the_line,
@@ -486,7 +544,7 @@ CHECKS: list[Any] = [
     ctrl_c_leaves_a_wait, a_session_is_usable_after_ctrl_c, a_forked_child_is_told, a_fork_before_the_first_use_is_fine,
     spawned_processes_have_their_own, ends_with_things_alive, connects_again_after_disconnect, several_device_indices, each_device_has_its_random_numbers,
     two_programs_share_a_worker, a_slow_link_changes_nothing, a_worker_holds_what_eager_would, a_file_says_where,
-    people_see_the_program]
+    people_see_the_program, tools_show_what_a_program_is_in, small_values_come_inline]
 
 
 def main() -> int:

@@ -135,6 +135,37 @@ def a_default_type_counts() -> None:
 
 
 @check
+def a_default_type_counts_for_integers() -> None:
+    """Operators that compute on integers as the default type: with a result of their own, in `out=` of another type, one tensor
+    after the other, in parts."""
+    functions: dict[str, Callable[[Any], Any]] = {
+        "sqrt": torch.sqrt, "atan2": lambda x: torch.atan2(x, x), "degrees": torch.rad2deg, "angle": torch.angle,
+        "logsumexp": lambda x: torch.logsumexp(x, 0), "mvlgamma": lambda x: torch.mvlgamma(x + 4, 2), "ldexp": lambda x: torch.ldexp(x, x),
+        "logit": torch.logit, "trapezoid": torch.trapezoid, "gradient": torch.gradient, "complex": lambda x: x * 1j, "ndtr": torch.special.ndtr,
+        "power": lambda x: torch.pow(2.0, x), "where": lambda x: torch.where(x > 1, x, 0.3), "number": lambda x: (x + 0.1, x / 3, 0.1 - x),
+        "lists": lambda x: torch._foreach_sqrt([x, x[1:]]) + torch._foreach_div([x], 3) + torch._foreach_add([x], 1),
+        "distance": lambda x: F.pairwise_distance(x, x + 1), "nll": lambda x: F.poisson_nll_loss(x, x), "said": lambda x: x.sum(dtype=torch.float32),
+        "like": lambda x: (torch.full_like(x, 2), torch.ones_like(x), x.clone(), x.new_full((2,), 7), x.abs(), x.sum(), x.cumsum(0), x * 2)}
+    for name in ("sqrt", "exp", "sin", "log1p", "sigmoid", "reciprocal"):
+        for dtype in (torch.float32, torch.float64, torch.float16):
+            functions[f"{name} out {dtype}"] = lambda x, f=getattr(torch, name), t=dtype: f(x, out=torch.empty(0, device=x.device, dtype=t))
+    for name, function in (("div", torch.div), ("atan2", torch.atan2), ("add", torch.add), ("true_divide", torch.true_divide), ("pow", torch.pow)):
+        functions[f"{name} out"] = lambda x, f=function: (f(x, x + 2, out=torch.empty(0, device=x.device, dtype=torch.float32)),
+                                                          f(x, 3, out=torch.empty(0, device=x.device, dtype=torch.float64)))
+    functions["div rounded out"] = lambda x: torch.div(x, 3, rounding_mode="floor", out=torch.empty(0, device=x.device))
+    functions["add large out"] = lambda x: torch.add(x + 2**53, 1, out=torch.empty(0, device=x.device, dtype=torch.float64))
+
+    def program(d: str, function: Callable[[Any], Any], dtype: torch.dtype, x: torch.dtype) -> Any:
+        torch.set_default_dtype(dtype)
+        try:
+            return tree_leaves(function(torch.arange(1, 6, device=d).to(x)))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    same({f"{name} {t}": lambda d, f=f, t=t: program(d, f, t, torch.int64) for name, f in functions.items() for t in (torch.float64, torch.bfloat16)})
+    same({f"{name} of bool": lambda d, f=f: program(d, f, torch.float64, torch.bool) for name, f in functions.items()})
+
+
+@check
 def sums_and_means_choose_their_type() -> None:
     same({str(t): lambda d, t=t: [x := on(d, 3, 4).to(t), x.sum(), x.sum(0), x.prod(), x.cumsum(0), x.to(torch.float64).mean(), x.max(), x.argmax(1),
                                   x.sum(dtype=torch.float64), (x != 0).sum(), x.any(), x.all(), torch.count_nonzero(x)] for t in TYPES})
@@ -630,6 +661,56 @@ def saved_tensors_and_averages() -> None:
         nn.utils.vector_to_parameters(flat * 2, net.parameters())
         return [flat, *net.state_dict().values(), *average.state_dict().values(), scheduler.get_last_lr()[0]]
     same({"program": program})
+
+
+@check
+def averaged_models_take_buffers() -> None:
+    def program(d: str) -> list[Any]:
+        torch.manual_seed(4)
+        net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1)).to(d)
+        averages = [torch.optim.swa_utils.AveragedModel(net, use_buffers=True), torch.optim.swa_utils.AveragedModel(
+            net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))]
+        optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+        for i in range(5):
+            net(on(d, 8, 4) * (i + 1)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for average in averages:
+                average.update_parameters(net)
+        torch.optim.swa_utils.update_bn([on(d, 8, 4)], averages[0])
+        return [value for average in averages for value in average.state_dict().values()]
+    same({"program": program})
+
+
+@check
+def encoders_leave_out_what_is_padded() -> None:
+    """In evaluation the CPU goes by nested tensors: zeros where a mask pads. Other results differ by rounding."""
+    def program(d: str, kind: str) -> Any:
+        torch.manual_seed(5)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        net = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(8) if kind == "norm" else None, mask_check=kind != "unchecked").to(d)
+        net.train(kind == "training").requires_grad_(kind == "gradient")
+        padding = torch.tensor([[False] * 5, [False, False, False, True, True]], device=d)
+        if kind == "right":
+            padding = padding.flip(1)
+        if kind == "float":
+            padding = torch.zeros(2, 5, device=d).masked_fill(padding, float("-inf"))
+        attention = torch.zeros(5, 5, device=d) if kind == "mask" else None
+        return net(on(d, 2, 5, 8), attention, None if kind == "none" else padding).detach().cpu()
+    for kind in ("plain", "norm", "float", "unchecked", "right", "mask", "gradient", "none"):
+        want, got = program("cpu", kind), program(D, kind)
+        assert torch.allclose(want, got, atol=1e-5, rtol=1e-5), f"{kind}: {devicetest.how_far(want, got)}"
+        assert torch.equal(want == 0, got == 0), kind
+
+
+@check
+def integers_are_counted_in_bins() -> None:
+    """Programs count experts by histc() of integers on every device but the CPU, which takes floats only."""
+    whole = torch.tensor([0, 3, 1, 3, 3, 2, 7], dtype=torch.int32)
+    for bins, top in ((4, 3), (8, 7), (3, 0)):
+        got = torch.histc(whole.to(D), bins, 0, top)
+        assert got.dtype == torch.int32 and torch.equal(got.cpu().float(), torch.histc(whole.float(), bins, 0, top)), (bins, got)
+    same({"float": lambda d: torch.histc(on(d, 9), 4), "gradient": lambda d: torch.histc(on(d, 9).requires_grad_(), 4, -1, 1)})
 
 
 # ---- asking ----

@@ -104,6 +104,18 @@ bool is_mask_left_aligned(const at::Tensor &, const at::Tensor &)
     return false;
 }
 
+/* Integers, which CUDA takes and the CPU does not: programs that count so ask for it on every
+ * device but the CPU. */
+at::Tensor histc(const at::Tensor &self, int64_t bins, const at::Scalar &min, const at::Scalar &max)
+{
+    if (c10::isIntegralType(self.scalar_type(), false))
+        return at::histc(self.to(at::kDouble), bins, min, max).to(self.scalar_type());
+    static Op *op = find_op("aten::histc");
+    Stack stack{self, bins, min, max};
+    record(*op, &stack);
+    return stack.back().toTensor();
+}
+
 /* Where to split is needed here and now. */
 std::vector<at::Tensor> tensor_split(const at::Tensor &self, const at::Tensor &where, int64_t dim)
 {

@@ -21,6 +21,8 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
                                             const std::optional<at::Tensor> &input_bias,
                                             const std::optional<at::Tensor> &hidden_bias);
 bool is_mask_left_aligned(const at::Tensor &tensor, const at::Tensor &mask);
+at::Tensor histc(const at::Tensor &self, int64_t bins, const at::Scalar &min,
+                 const at::Scalar &max);
 std::vector<at::Tensor> tensor_split(const at::Tensor &self, const at::Tensor &where, int64_t dim);
 
 /* Register aten::linear and aten::linear_backward, which go to the device whole. */

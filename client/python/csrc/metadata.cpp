@@ -373,6 +373,33 @@ bool ask_meta(const Call &call, Signature &signature)
     return true;
 }
 
+/* Integers that are no values to compute with. */
+bool is_condition(const Op &op, size_t argument)
+{
+    const std::string &name = op.handle.schema().arguments()[argument].name();
+    return name == "condition" || name == "mask";
+}
+
+/* Whether there are integers for values, no other tensors, and nothing says a type. What is written
+ * does not count. */
+bool computes_on_integers(const Op &op, const Stack &call)
+{
+    const size_t begin = call.size() - op.arguments.size();
+    bool is_any = false;
+    for (size_t i = 0; i < op.arguments.size(); i++) {
+        const c10::IValue &v = call[begin + i];
+        if (op.arguments[i].kind == Kind::dtype && !v.isNone())
+            return false;
+        if (!v.isTensor() || !v.toTensor().defined() || op.arguments[i].written >= 0 ||
+            v.toTensor().unsafeGetTensorImpl()->is_wrapped_number())
+            continue;
+        if (!c10::isIntegralType(v.toTensor().scalar_type(), true))
+            return false;
+        is_any |= !is_condition(op, i);
+    }
+    return is_any;
+}
+
 /* Whether results are of PyTorch's default type. */
 bool gives_default(Op &op, const Stack &call)
 {
@@ -380,6 +407,9 @@ bool gives_default(Op &op, const Stack &call)
     MetaInputs inputs{{&op, &call, &none, 0, false}, {}};
     Stack stack;
     const size_t begin = call.size() - op.arguments.size();
+    if (!op.meta) /* those that have none for Meta in C++ */
+        return op.name == "aten::angle" || op.name == "aten::logit" ||
+               op.name == "aten::logsumexp" || op.name == "aten::native_dropout_backward";
     for (size_t i = 0; i < op.arguments.size(); i++)
         stack.push_back(inputs.of(op.arguments[i], call[begin + i]));
     try {
@@ -388,8 +418,32 @@ bool gives_default(Op &op, const Stack &call)
     } catch (const c10::Error &) {
         return false; /* it is told when the operator itself is asked for */
     }
-    return stack[0].isTensor() && stack[0].toTensor().defined() &&
-           stack[0].toTensor().scalar_type() == c10::get_default_dtype_as_scalartype();
+    if (!stack[0].isTensor() || !stack[0].toTensor().defined())
+        return false;
+    const c10::ScalarType type = c10::get_default_dtype_as_scalartype();
+    return stack[0].toTensor().scalar_type() == type ||
+           stack[0].toTensor().scalar_type() == c10::toComplexType(type);
+}
+
+/* The operator with the same arguments but those that are written: what `out` is of says nothing of
+ * what is computed. NULL: it goes by another name. */
+Op *without_out(const Op &op)
+{
+    const c10::OperatorName &name = op.handle.operator_name();
+    const std::string &from = name.overload_name;
+    std::vector<std::string> overloads{"", "Tensor"};
+    if (from.rfind("out_", 0) == 0)
+        overloads = {"Tensor" + from.substr(3)};
+    else if (from.rfind("Out", 0) == 0)
+        overloads = {from.substr(3)};
+    else if (from.size() > 4 && from.compare(from.size() - 4, 4, "_out") == 0)
+        overloads = {from.substr(0, from.size() - 4)};
+    for (const std::string &overload : overloads) {
+        auto handle = c10::Dispatcher::singleton().findSchema({name.name, overload});
+        if (handle && handle->schema().arguments().size() < op.arguments.size())
+            return make_op(*handle);
+    }
+    return nullptr;
 }
 
 /* ---- the other answers ---- */
@@ -533,19 +587,19 @@ void answer(const Call &call, Signature &signature)
 void compute_in_default(Op &op, Stack &stack)
 {
     const size_t begin = stack.size() - op.arguments.size();
-    if (!op.is_pointwise || op.is_all_alias || !op.meta)
+    Op *plain = op.is_out ? without_out(op) : &op;
+    if (!plain || (op.is_all_alias && !op.is_out) || !computes_on_integers(op, stack))
         return;
-    for (size_t i = begin; i < stack.size(); i++)
-        if (stack[i].isTensor() && !c10::isIntegralType(stack[i].toTensor().scalar_type(), true) &&
-            !stack[i].toTensor().unsafeGetTensorImpl()->is_wrapped_number())
-            return;
-    if (!gives_default(op, stack))
+    /* What is written comes last. */
+    Stack call(stack.begin() + (ptrdiff_t)begin,
+               stack.begin() + (ptrdiff_t)(begin + plain->arguments.size()));
+    if (!gives_default(*plain, call))
         return;
-    for (size_t i = begin; i < stack.size(); i++) {
-        bool is_condition = i == begin && op.name.rfind("aten::where", 0) == 0;
-        if (stack[i].isTensor() && !is_condition &&
-            !stack[i].toTensor().unsafeGetTensorImpl()->is_wrapped_number())
-            stack[i] = stack[i].toTensor().to(c10::get_default_dtype_as_scalartype());
+    for (size_t i = 0; i < plain->arguments.size(); i++) {
+        c10::IValue &v = stack[begin + i];
+        if (v.isTensor() && v.toTensor().defined() && !is_condition(op, i) &&
+            !v.toTensor().unsafeGetTensorImpl()->is_wrapped_number())
+            v = v.toTensor().to(c10::get_default_dtype_as_scalartype());
     }
 }
 

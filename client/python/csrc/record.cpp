@@ -467,6 +467,36 @@ static bool record_on_mesh(Op &op, Stack *stack)
     return false;
 }
 
+static bool is_integer(const c10::IValue &value)
+{
+    if (value.isTensorList()) {
+        for (const c10::IValue &item : value.toListRef())
+            if (is_integer(item))
+                return true;
+        return false;
+    }
+    return value.isTensor() && value.toTensor().defined() &&
+           c10::isIntegralType(value.toTensor().scalar_type(), true);
+}
+
+/* Where PyTorch's default type is not the engines', a pointwise operator over integers that PyTorch
+ * itself takes apart is taken apart here: its parts say which of them computes in the default type.
+ * True: it is done. */
+static bool record_apart(Op &op, Stack *stack)
+{
+    const c10::DispatchKey composite = c10::DispatchKey::CompositeExplicitAutograd;
+    bool is_any = false;
+    for (size_t i = stack->size() - op.arguments.size(); i < stack->size(); i++)
+        is_any |= is_integer((*stack)[i]);
+    if (!is_any || !(op.is_pointwise || op.one_by_one) || op.reads_at_rest ||
+        op.handle.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+        !op.handle.hasKernelForDispatchKey(composite))
+        return false;
+    op.handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU)
+        .callBoxed(op.handle, c10::DispatchKeySet(key), stack);
+    return true;
+}
+
 Scratch &scratch()
 {
     static thread_local Scratch *mine = nullptr;
@@ -527,8 +557,11 @@ void record(Op &op, Stack *stack)
     note_place();
     if (any_mesh() && record_on_mesh(op, stack))
         return;
-    if (C10_UNLIKELY(is_default_type_odd()))
+    if (C10_UNLIKELY(is_default_type_odd())) {
+        if (record_apart(op, stack))
+            return;
         compute_in_default(op, *stack);
+    }
     Lock lock(recorder());
     s.begin(op);
     counters().count_operator();

@@ -144,6 +144,7 @@ void register_by_hand(torch::Library &lib, std::set<std::string> &done)
     BY_HAND("tensor_split.tensor_indices_or_sections", tensor_split);
     BY_HAND("_nested_tensor_from_mask_left_aligned", is_mask_left_aligned);
     BY_HAND("equal", equal);
+    BY_HAND("histc", histc);
 #undef BY_HAND
 }
 

@@ -23,6 +23,18 @@ State &state()
     return *made;
 }
 
+/* Ranges of the profiler that are open: a session that begins within them is told. */
+struct Ranges {
+    std::mutex lock; /* taken after that of State */
+    std::vector<std::string> open;
+};
+
+Ranges &ranges()
+{
+    static auto *made = new Ranges;
+    return *made;
+}
+
 thread_local uint32_t current = 0;
 
 /* Strings of the options are kept here. */
@@ -86,7 +98,14 @@ dt_session_t *begin_session()
     s.count = count_of(now, s.options);
     create_meshes(now, session_count + 1);
     session_count++;
-    session_now.store(now, std::memory_order_release);
+    {
+        Ranges &r = ranges();
+        dt_error_t err;
+        std::lock_guard<std::mutex> keep_out(r.lock);
+        for (const std::string &name : r.open)
+            must(dt_range_begin(now, name.c_str(), &err), err);
+        session_now.store(now, std::memory_order_release);
+    }
     session_goes_on();
     return now;
 }
@@ -301,16 +320,31 @@ int dt_device_binding(int index, char *ret_text, size_t size)
 
 int dt_device_range_begin(const char *name)
 {
-    dt_error_t err;
-    dt_session_t *now = if_session();
-    return now ? dt_range_begin(now, name, &err) : DT_OK;
+    return guarded([&] {
+        dt_error_t err;
+        Ranges &r = ranges();
+        std::lock_guard<std::mutex> hold(r.lock);
+        dt_session_t *now = if_session();
+        if (now)
+            must(dt_range_begin(now, name, &err), err);
+        r.open.emplace_back(name);
+        return DT_OK;
+    });
 }
 
 int dt_device_range_end(void)
 {
-    dt_error_t err;
-    dt_session_t *now = if_session();
-    return now ? dt_range_end(now, &err) : DT_OK;
+    return guarded([&] {
+        dt_error_t err;
+        Ranges &r = ranges();
+        std::lock_guard<std::mutex> hold(r.lock);
+        dt_session_t *now = if_session();
+        if (!r.open.empty())
+            r.open.pop_back();
+        if (now)
+            must(dt_range_end(now, &err), err);
+        return DT_OK;
+    });
 }
 
 int dt_device_step(uint64_t step)

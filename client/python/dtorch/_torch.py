@@ -20,6 +20,8 @@ def install() -> None:
     _compile_to_eager()
     _forward_ranges()
     _loop_in_some_optimizers()
+    _average_one_by_one()
+    _zero_what_is_padded()
 
 
 def _is_ours(tensor: Any) -> bool:
@@ -152,8 +154,7 @@ def _forward_ranges() -> None:
 
     @functools.wraps(enter)
     def __enter__(self: Any) -> Any:
-        library = _start.library()
-        self._dtorch = bool(library.is_connected()) and library.range_begin(self.name.encode()[:127]) == 0
+        self._dtorch = _start.library().range_begin(self.name.encode()[:127]) == 0
         return enter(self)
 
     @functools.wraps(leave)
@@ -184,3 +185,46 @@ def _loop_on_device(plain: Any) -> Any:
             return False, False
         return plain(params, differentiable, use_fused=use_fused)
     return function
+
+
+# ---- averaged models: one by one, too. All at once PyTorch computes otherwise, and cannot take the counters of norms.
+
+
+def _average_one_by_one() -> None:
+    module = importlib.import_module("torch.optim.swa_utils")
+    plain = getattr(module, "_get_foreach_kernels_supported_devices", None)
+    if plain is not None:
+        module._get_foreach_kernels_supported_devices = lambda: [kind for kind in plain() if kind != "dtorch"]
+
+
+# ---- nn.TransformerEncoder: where it only evaluates, PyTorch leaves out what a mask pads, by nested tensors, and gives zeros
+# there. There are none on the device: all is computed, and set to zero where PyTorch does.
+
+
+def _zero_what_is_padded() -> None:
+    plain = torch.nn.TransformerEncoder.forward
+
+    @functools.wraps(plain)
+    def forward(self: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None) -> Any:
+        if not _is_ours(src) or not _leaves_out(self, src, mask, src_key_padding_mask):
+            return plain(self, src, mask, src_key_padding_mask, is_causal)
+        padded = src_key_padding_mask if src_key_padding_mask.dtype == torch.bool else src_key_padding_mask != 0
+        output = src
+        for layer in self.layers:
+            output = layer(output, is_causal=bool(is_causal), src_key_padding_mask=padded)
+        output = output.masked_fill(padded.unsqueeze(-1), 0.0)
+        return output if self.norm is None else self.norm(output)
+
+    torch.nn.TransformerEncoder.forward = forward
+
+
+def _leaves_out(encoder: Any, src: Any, mask: Any, padding: Any) -> bool:
+    """Whether PyTorch goes its fast path with a mask of padding: the conditions of its forward(). Waits for the mask's values."""
+    first = encoder.layers[0]
+    if (padding is None or mask is not None or src.dim() != 3 or first.training or not getattr(encoder, "use_nested_tensor", False)
+            or not torch.backends.mha.get_fastpath_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled()):
+        return False
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (src, *first.parameters())):
+        return False
+    kept = padding.logical_not()
+    return not getattr(encoder, "mask_check", True) or not bool((kept[:, 1:] & ~kept[:, :-1]).any())

@@ -29,9 +29,11 @@ def train(device: str, steps: int, say: bool = False) -> tuple[list[torch.Tensor
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-        if say and step % 20 == 0:  # item() waits for the device; the steps between do not
+        if say and (step % 20 == 0 or step == steps):  # item() waits for the device; the steps between do not
+            done = 30 * step // steps
             right = (model(points).argmax(1) == kinds).float().mean()
-            print(f"\rstep {step:4}/{steps}  loss {loss.item():.4f}  right {right.item():.1%}", end="", flush=True)
+            print(f"\r[{'#' * done}{'.' * (30 - done)}] step {step}/{steps}  loss {loss.item():.4f}  right {right.item():.1%}",
+                  end="", flush=True)
     return losses, model
 
 
