@@ -31,6 +31,7 @@ keys=$(echo "$2" | tr ',' ' ')
     # The PyTorch device, where it is built; its own configuration, so that no cluster of this machine is measured.
     device=3
     spread=3
+    context=3
     if [ -e "$build/lib/libdtorch_torch.so" ] && [ -x build/venv/bin/python ]; then
         build/venv/bin/python client/python/build_dtorch.py tree build/python "$build"
         # shellcheck disable=SC2086
@@ -39,8 +40,12 @@ keys=$(echo "$2" | tr ',' ' ')
         # shellcheck disable=SC2086
         env -u DTORCH_ADDRESS -u DTORCH_BIN OMP_NUM_THREADS=1 PYTHONPATH="$PWD/build/python" build/venv/bin/python tests/bench/mesh.py $keys
         spread=$?
+        # shellcheck disable=SC2086
+        env -u DTORCH_ADDRESS -u DTORCH_BIN OMP_NUM_THREADS=1 PYTHONPATH="$PWD/build/python:$PWD/tests/python" \
+            build/venv/bin/python tests/bench/context.py $keys
+        context=$?
     fi
     # 3: none of the keys is one of its own
-    case $control$stream$fair$collective$shard$mesh$device$spread in *[!03]* | 33333333) touch build/bench.failed ;; esac
+    case $control$stream$fair$collective$shard$mesh$device$spread$context in *[!03]* | 333333333) touch build/bench.failed ;; esac
 } | tee build/bench.jsonl
 [ ! -e build/bench.failed ]

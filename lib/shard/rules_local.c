@@ -239,6 +239,7 @@ dt_status_t dt_shard_localize(const dt_shard_rules_t *rules, const dt_signature_
                               .outputs = l.outputs,
                               .fills = l.fills};
     if (has_memory && dt_shard_is_attention(signature->name)) {
+        DT_TRY(dt_shard_attend_verify(signature, mesh, err));
         has_memory = dt_shard_attend_program(signature, mesh, index, arena, &local);
     } else if (has_memory && !is_list && !is_whole(signature)) {
         if (!dt_shard_bind(rules, signature, &call))
