@@ -24,7 +24,7 @@ CONFIGURATIONS = {
     "none": ("", "dp", False), "dp2": ("dp2", "dp", False), "tp2": ("tp2", "dp", False), "tp3": ("tp3", "dp", False),
     "tp4": ("tp4", "dp", False), "tp2 with vocabulary": ("tp2", "dp", True), "dp2 x tp2": ("dp2,tp2", "dp", False),
     "fsdp2": ("fsdp2", "dp", False), "hsdp 2x2": ("dp2,fsdp2", "dp", False),
-    "cp2": ("cp2", "dp", False), "cp4": ("cp4", "dp", False), "cp2 x tp2": ("cp2,tp2", "dp", False)}
+    "cp2": ("cp2", "dp", False), "cp3": ("cp3", "dp", False), "cp4": ("cp4", "dp", False), "cp2 x tp2": ("cp2,tp2", "dp", False)}
 
 
 def example() -> ModuleType:
