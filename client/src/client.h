@@ -312,6 +312,8 @@ typedef struct dt_client_copy {
 
 typedef struct dt_client_root {
     uint32_t flags;   /* DT_HINT_* */
+    uint32_t use;     /* 1 + the place where operators read the whole of it; 0: where it is */
+    bool is_use_kept; /* the copy there is kept */
     uint64_t version; /* writes so far */
 } dt_client_root_t;
 

@@ -185,6 +185,35 @@ dt_status_t dt_layout_hint(dt_session_t *session, uint64_t id, uint32_t flags, d
     return status;
 }
 
+static dt_status_t use(dt_session_t *session, uint64_t id, const dt_placement_t *placements,
+                       uint32_t flags, dt_error_t *err)
+{
+    dt_client_node_t *node = dt_client_node_find(session, id);
+    const dt_mesh_t *mesh = node ? dt_client_place_mesh(session, node->place) : NULL;
+    uint32_t place = 0;
+    if (!mesh || node->source)
+        return dt_fail(err, DT_ERR_INVALID, "dt", (int64_t)id,
+                       "tensor %llu is on no mesh, or a view", (unsigned long long)id);
+    if (placements)
+        DT_TRY(dt_client_place_given(session, 0, mesh, placements, session->metas.items[node->meta],
+                                     &place, err));
+    node->own.use = placements ? place + 1 : 0;
+    node->own.is_use_kept = flags & DT_USE_KEPT;
+    return DT_OK;
+}
+
+dt_status_t dt_tensor_use(dt_tensor_t *tensor, const dt_placement_t *placements, uint32_t flags,
+                          dt_error_t *err)
+{
+    dt_session_t *session = tensor->session;
+    if (flags & ~DT_USE_KEPT)
+        return dt_fail(err, DT_ERR_INVALID, "dt", flags, "unknown flags");
+    DT_TRY(dt_client_lock(session, err));
+    dt_status_t status = use(session, tensor->id, placements, flags, err);
+    pthread_mutex_unlock(&session->lock);
+    return status;
+}
+
 /* ---- values ---- */
 
 dt_status_t dt_client_fetch_wire(dt_session_t *session, uint64_t id, uint64_t *ret_wire,

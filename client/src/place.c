@@ -187,7 +187,7 @@ void dt_mesh_shape(const dt_mesh_t *mesh, unsigned *ret_ndim,
 dt_status_t dt_set_policy(dt_session_t *session, dt_policy_t policy)
 {
     dt_error_t err;
-    if (policy != DT_POLICY_AUTO && policy != DT_POLICY_STRICT)
+    if ((unsigned)policy & ~(2u * DT_POLICY_UNPINNED - 1))
         return DT_ERR_INVALID;
     DT_TRY(dt_client_lock(session, &err));
     session->track.policy = policy;

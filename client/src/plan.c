@@ -316,9 +316,13 @@ static dt_status_t ask_rules(struct planning *p, uint32_t wanted, dt_error_t *er
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a plan");
     for (uint32_t i = 0; i < sig->input_count; i++)
         flags[i] = p->plan->have[i] & DT_CLIENT_PIN ? DT_SHARD_PINNED : 0;
+    if (session->track.policy & DT_POLICY_UNPINNED)
+        memset(flags, 0, sig->input_count);
     policy.input_flags = flags;
-    if (session->track.policy == DT_POLICY_STRICT)
+    if (session->track.policy & DT_POLICY_STRICT)
         policy.flags |= DT_SHARD_STRICT;
+    if (session->track.policy & DT_POLICY_PASS)
+        policy.flags &= ~(uint32_t)DT_SHARD_SETTLE;
     if (wanted != DT_CLIENT_NO_PLACE) {
         dt_client_place_layout(session, wanted, &want);
         policy.wanted = &want;

@@ -184,7 +184,7 @@ dt_status_t dt_client_ring(dt_session_t *session, const dt_client_spread_t *spre
     uint32_t have[DT_CLIENT_RING_INPUTS];
     bool is_known;
     *ret_is_done = false;
-    if (session->track.policy == DT_POLICY_STRICT ||
+    if ((session->track.policy & DT_POLICY_STRICT) ||
         (signature->ring_drops && spread->scalars[0].real != 0))
         return DT_OK;
     for (;;) {

@@ -152,7 +152,8 @@ dt_status_t dt_client_bring(dt_session_t *session, dt_client_node_t *node, uint3
     }
     DT_TRY(dt_client_run1(session, move, node->wire, ret_wire, err));
     /* A Partial is settled where it is first needed whole. */
-    if (!node->source && !node->is_alien && dt_client_place_is_partial(session, node->place) &&
+    if (!(session->track.policy & DT_POLICY_UNSETTLED) && !node->source && !node->is_alien &&
+        dt_client_place_is_partial(session, node->place) &&
         !dt_client_place_is_partial(session, place) &&
         dt_client_place_mesh(session, node->place) == dt_client_place_mesh(session, place)) {
         settle_at(session, node, *ret_wire, place);
@@ -193,7 +194,16 @@ struct job {
     uint32_t *have;           /* (in, at least 1) */
     uint8_t *is_written;      /* (in) */
     bool must_restart;
+    dt_client_node_t *lent; /* a storage that was moved for a write through its views, and */
+    uint32_t home;          /* where it goes afterwards */
 };
+
+/* Where the operator finds input k: where that is, or where it is to be read. */
+static uint32_t place_of(const struct job *job, uint32_t k)
+{
+    const dt_client_node_t *node = job->nodes[k];
+    return node->source || job->is_written[k] || !node->own.use ? node->place : node->own.use - 1;
+}
 
 static dt_status_t node_of(struct job *job, uint32_t k, dt_error_t *err)
 {
@@ -211,7 +221,7 @@ static dt_status_t node_of(struct job *job, uint32_t k, dt_error_t *err)
     DT_TRY(dt_client_refresh(session, node, err));
     job->nodes[k] = node;
     job->wires[k] = node->wire;
-    job->have[k] = node->place | (node->root->flags & DT_HINT_PINNED ? DT_CLIENT_PIN : 0);
+    job->have[k] = place_of(job, k) | (node->root->flags & DT_HINT_PINNED ? DT_CLIENT_PIN : 0);
     return DT_OK;
 }
 
@@ -251,6 +261,44 @@ static uint32_t stay_of(const struct job *job, uint32_t k)
     return meta_after(job, k) == DT_CLIENT_NO_META ? job->plan->want[k] : job->plan->stay[k];
 }
 
+/* May several elements be one place of memory? True where that is not plain to see. */
+static bool may_overlap(const dt_meta_t *meta)
+{
+    uint32_t done = 0;
+    int64_t extent = 1;
+    for (unsigned k = 0; k < meta->ndim; k++) {
+        int next = -1;
+        for (int d = 0; d < meta->ndim; d++)
+            if (!(done >> d & 1) && (next < 0 || meta->strides[d] < meta->strides[next]))
+                next = d;
+        done |= 1u << next;
+        if (meta->sizes[next] == 0)
+            return false;
+        if (meta->sizes[next] > 1 && meta->strides[next] < extent)
+            return true;
+        extent += (meta->sizes[next] - 1) * meta->strides[next];
+    }
+    return false;
+}
+
+/* What was moved of an expanded view cannot be copied back: one place of the storage has several
+ * elements there, and one of them was written. The storage itself is moved instead, whole, and goes
+ * home behind the operator. */
+static dt_status_t lend(struct job *job, dt_client_node_t *base, dt_error_t *err)
+{
+    uint32_t place;
+    if (job->lent || base->is_alien || !dt_client_place_mesh(job->session, base->place))
+        return DT_OK;
+    DT_TRY(whole_place(job->session, base->place, &place, err));
+    if (place == base->place)
+        return DT_OK;
+    base->refs++;
+    job->lent = base;
+    job->home = base->place;
+    job->must_restart = true;
+    return dt_client_rebase(job->session, base, place, err);
+}
+
 /* The signatures that bring back what is written, and a storage that can take it. */
 static dt_status_t ready_write(struct job *job, uint32_t k, dt_error_t *err)
 {
@@ -279,6 +327,11 @@ static dt_status_t ready_write(struct job *job, uint32_t k, dt_error_t *err)
     for (; node->source; node = node->source) {
         if (!node->via)
             continue;
+        if (may_overlap(session->metas.items[node->source->meta])) {
+            DT_TRY(lend(job, base, err));
+            if (job->must_restart)
+                return DT_OK;
+        }
         DT_TRY(dt_client_dense(session, node->source->meta, &dense, err));
         DT_TRY(dt_client_move(session, dense, node->via->place, node->source->place, &unused, err));
         DT_TRY(dt_client_put_back(session, node->source->meta, node->source->place, &unused, err));
@@ -351,8 +404,11 @@ static dt_status_t look(struct job *job, dt_error_t *err)
             job->spread->wanted == DT_CLIENT_NO_PLACE ? job->signature->vdev : job->spread->wanted;
     DT_TRY(dt_client_plan(session, job->signature, job->have, &job->plan, err));
     DT_TRY(check_strided(job, err));
-    if (!job->plan->must_move && job->signature->id_count == job->signature->output_count &&
-        !job->signature->writes_unsaid)
+    bool is_used = false; /* elsewhere than where it is */
+    for (uint32_t k = 0; k < job->in; k++)
+        is_used |= place_of(job, k) != job->nodes[k]->place;
+    if (!job->plan->must_move && !is_used &&
+        job->signature->id_count == job->signature->output_count && !job->signature->writes_unsaid)
         return DT_OK; /* nothing moves, nothing is written */
     for (uint32_t k = 0; k < job->in && !job->must_restart; k++) {
         if (job->is_written[k])
@@ -361,7 +417,7 @@ static dt_status_t look(struct job *job, dt_error_t *err)
             DT_TRY(
                 dt_client_bring(session, job->nodes[k], job->plan->want[k], &job->wires[k], err));
         /* A Partial that was settled is another plan's. */
-        job->must_restart |= (job->have[k] & ~DT_CLIENT_PIN) != job->nodes[k]->place;
+        job->must_restart |= (job->have[k] & ~DT_CLIENT_PIN) != place_of(job, k);
     }
     for (uint32_t k = 0; k < job->in; k++)
         for (const dt_client_node_t *at = job->nodes[k]; at && !job->must_restart; at = at->source)
@@ -520,6 +576,16 @@ static void result_is(struct job *job, dt_client_node_t *node, uint32_t i, uint6
     dt_client_node_add(session, node, source);
 }
 
+/* What was moved for this operator alone. */
+static void forget_moved(const struct job *job)
+{
+    bool forgets = job->session->track.policy & DT_POLICY_FORGET;
+    for (uint32_t k = 0; k < job->in; k++)
+        for (dt_client_node_t *at = job->nodes[k]; at; at = at->source)
+            if (forgets || (at->own.use && !at->own.is_use_kept))
+                dt_client_node_forget(job->session, at);
+}
+
 static dt_status_t put_all(struct job *job, uint64_t *ret_outputs, dt_error_t *err)
 {
     dt_session_t *session = job->session;
@@ -550,6 +616,7 @@ static dt_status_t put_all(struct job *job, uint64_t *ret_outputs, dt_error_t *e
             else if (job->nodes[k]->is_alien)
                 dt_client_node_forget(session, job->nodes[k]);
         }
+        forget_moved(job);
         dt_client_put_end(session);
     }
     if (nodes != near)
@@ -572,6 +639,16 @@ static dt_status_t run(struct job *job, uint64_t *ret_outputs, dt_error_t *err)
         if (session->releases == seen)
             return put_all(job, ret_outputs, err);
     }
+}
+
+/* Where a storage was lent it goes home; if it cannot, it is right where it is. */
+static void give_back(struct job *job)
+{
+    if (!job->lent)
+        return;
+    (void)dt_client_rebase(job->session, job->lent, job->home, NULL);
+    dt_client_node_unref(job->session, job->lent);
+    dt_client_drop_flush(job->session);
 }
 
 dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *spread,
@@ -603,6 +680,7 @@ dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *sp
         status = dt_client_ring(session, spread, ret_outputs, &is_done, err);
     if (status == DT_OK && !is_done)
         status = run(&job, ret_outputs, err);
+    give_back(&job);
     if (!is_near) {
         free(job.nodes);
         free(job.wires);

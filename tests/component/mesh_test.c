@@ -581,6 +581,96 @@ Test(mesh, a_strict_session_refuses_what_would_move_and_says_what)
     cr_assert_eq(dt_testcluster_stop(tc), 0);
 }
 
+/* Where the results of an operator over a weight and an input lie, and how often what was moved. */
+Test(mesh, a_weight_is_read_elsewhere_than_where_it_lies)
+{
+    const int64_t sizes[] = {4, 4};
+    dt_testcluster_t *tc = start(1, "ref");
+    dt_session_t *session = begin(tc, 2);
+    dt_mesh_t *mesh = mesh_of(session, 1, 2, 1);
+    const dt_placement_t rows = shard(0), whole = replicate(), beyond = shard(2);
+    dt_error_t err;
+    dt_tensor_t *weight = upload(session, mesh, &rows, 2, sizes, 1);
+    dt_tensor_t *plain = upload(session, NULL, NULL, 2, sizes, 1);
+    for (uint32_t flags = 0; flags <= DT_USE_KEPT; flags += DT_USE_KEPT) {
+        cr_assert_eq(dt_tensor_use(weight, &whole, flags, &err), DT_OK, "%s", err.text);
+        for (unsigned round = 0; round < 3; round++) { /* read, a view of it, written, read */
+            dt_tensor_t *twice = dt_clienttest_call2(session, "aten::add.Tensor", weight, weight);
+            expect_placement(twice, mesh, 0, whole);
+            expect_placement(weight, mesh, 0, rows);
+            expect_ramp(tc, twice, 16, 1, (float)(2u << round));
+            dt_tensor_t *view =
+                dt_clienttest_call(session, "aten::t", (dt_value_t[]){dt_arg_tensor(weight)}, 1);
+            dt_tensor_free(dt_clienttest_call2(session, "aten::add_.Tensor", weight, weight));
+            dt_tensor_t *back =
+                dt_clienttest_call(session, "aten::t", (dt_value_t[]){dt_arg_tensor(view)}, 1);
+            expect_ramp(tc, back, 16, 1, (float)(2u << round));
+            dt_tensor_free(dt_clienttest_call2(session, "aten::add_.Tensor", view, view));
+            expect_ramp(tc, weight, 16, 1, (float)(4u << round));
+            dt_tensor_free(
+                dt_clienttest_call(session, "aten::mul_.Scalar",
+                                   (dt_value_t[]){dt_arg_tensor(weight), dt_arg_double(0.5)}, 2));
+            dt_tensor_free(twice);
+            dt_tensor_free(view);
+            dt_tensor_free(back);
+        }
+        dt_tensor_free(
+            dt_clienttest_call(session, "aten::mul_.Scalar",
+                               (dt_value_t[]){dt_arg_tensor(weight), dt_arg_double(0.125)}, 2));
+    }
+    cr_assert_eq(dt_tensor_use(weight, NULL, 0, &err), DT_OK, "%s", err.text);
+    dt_tensor_t *twice = dt_clienttest_call2(session, "aten::add.Tensor", weight, weight);
+    expect_placement(twice, mesh, 0, rows);
+    dt_tensor_free(twice);
+    cr_assert_eq(dt_tensor_use(weight, &beyond, 0, &err), DT_ERR_INVALID);
+    cr_assert_eq(dt_tensor_use(weight, &whole, 2, &err), DT_ERR_INVALID);
+    cr_assert_eq(dt_tensor_use(plain, &whole, 0, &err), DT_ERR_INVALID);
+    dt_tensor_free(weight);
+    dt_tensor_free(plain);
+    dt_mesh_free(mesh);
+    dt_clienttest_disconnect(session);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
+Test(mesh, what_saves_moves_can_be_switched_off)
+{
+    static const unsigned policies[] = {DT_POLICY_AUTO, DT_POLICY_FORGET,   DT_POLICY_UNSETTLED,
+                                        DT_POLICY_PASS, DT_POLICY_UNPINNED, 30};
+    const int64_t sizes[] = {4, 4};
+    dt_testcluster_t *tc = start(1, "ref");
+    dt_session_t *session = begin(tc, 2);
+    dt_mesh_t *mesh = mesh_of(session, 1, 2, 1);
+    const dt_placement_t rows = shard(0), columns = shard(1), whole = replicate();
+    dt_error_t err;
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        const dt_placement_t sum = partial(DT_REDUCTION_SUM);
+        cr_assert_eq(dt_set_policy(session, (dt_policy_t)policies[i]), DT_OK);
+        dt_tensor_t *x = upload(session, mesh, &rows, 2, sizes, 1);
+        dt_tensor_t *y = upload(session, mesh, &columns, 2, sizes, 1), *all;
+        all = moved(x, mesh, &whole);
+        dt_tensor_t *parts = moved(all, mesh, &sum);
+        cr_assert_eq(dt_layout_hint(session, dt_tensor_id(y), DT_HINT_PINNED, &err), DT_OK);
+        for (int round = 0; round < 2; round++) {
+            dt_tensor_t *z = dt_clienttest_call2(session, "aten::add.Tensor", x, y);
+            expect_ramp(tc, z, 16, 1, 2);
+            dt_tensor_t *r =
+                dt_clienttest_call(session, "aten::relu", (dt_value_t[]){dt_arg_tensor(parts)}, 1);
+            expect_ramp(tc, r, 16, 1, 1);
+            expect_placement(parts, mesh, 0, policies[i] & DT_POLICY_UNSETTLED ? sum : rows);
+            dt_tensor_free(z);
+            dt_tensor_free(r);
+        }
+        dt_tensor_free(x);
+        dt_tensor_free(y);
+        dt_tensor_free(all);
+        dt_tensor_free(parts);
+    }
+    cr_assert_eq(dt_set_policy(session, (dt_policy_t)32), DT_ERR_INVALID);
+    dt_mesh_free(mesh);
+    dt_clienttest_disconnect(session);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
 Test(mesh, tensors_go_between_meshes_and_meet_on_one)
 {
     const int64_t sizes[] = {5, 4};

@@ -301,6 +301,22 @@ def writes_go_through_views() -> None:
                 raise AssertionError(f"{name} of {layout}: {error}") from None
 
 
+def writes_go_through_parts_of_expanded_views() -> None:
+    """Where several elements are one place of the storage, the part that was moved cannot be copied back."""
+    value = torch.randn(1, 6)
+    for mesh, layout in ((two(), [S1]), (four(), [S1, R]), (four(), [R, S1]), (DeviceMesh("cuda", [0, 1, 2, 3]), [S1])):
+        want, x = value.clone(), dtorch.distribute_tensor(value, mesh, layout)
+        beside = x.t()
+        for t in (want, x):
+            part = t.expand(3, 6)[:, 1:4]
+            part[0].add_(1)
+            part[2, 1:].mul_(3)
+            part[1] += part[0]
+        same(want, x.cpu())
+        same(want.t(), beside.cpu())
+        assert list(x.placements) == layout, x.placements
+
+
 def gradients_go_through_views() -> None:
     value = torch.randn(8, 6)
     for mesh, layout in meshes()[:5]:
@@ -362,6 +378,16 @@ def what_needs_a_whole_dimension_does_not_gather_it() -> None:
         assert y.softmax(1).dtype == dtype and torch.softmax(y, 1, dtype=torch.float32).dtype == torch.float32
 
 
+def the_gradient_of_an_embedding_moves_what_is_less() -> None:
+    """The tokens are gathered where there are fewer of them than rows; else each device makes its part of the sum."""
+    for rows, tokens, where in ((64, 8, R), (4, 64, P)):
+        given, ids = torch.randn(tokens, 6, dtype=torch.float64), torch.randint(0, rows, (tokens,))
+        on = [dtorch.distribute_tensor(t, two(), [S0]) for t in (given, ids)]
+        got = torch.ops.aten.embedding_dense_backward(*on, rows, -1, False)
+        assert list(got.placements) == [where], (rows, tokens, got.placements)
+        close(torch.ops.aten.embedding_dense_backward(given, ids, rows, -1, False), got, 1e-12)
+
+
 def operators_that_depend_on_values() -> None:
     value = torch.tensor([[1.0, -2.0, 3.0], [0.0, 5.0, -6.0], [7.0, 0.0, 9.0]])
     for mesh, layout in meshes():
@@ -371,6 +397,18 @@ def operators_that_depend_on_values() -> None:
         same(value.unique(), x.unique().cpu())
         x[x < 0] = 0.5
         same(torch.where(value < 0, 0.5, value), x.cpu())
+
+
+def meshes_of_one_array_keep_their_names() -> None:
+    plain, named = DeviceMesh("cuda", [0, 1]), dtorch.init_device_mesh("cuda", (2,), mesh_dim_names=("tp",))
+    x, y = (dtorch.distribute_tensor(torch.ones(4, 2), mesh, [S0]) for mesh in (plain, named))
+    for mesh, t in ((plain, x), (named, y), (named, y + 1), (named, (y * 2).t())):
+        assert t.device_mesh == mesh, (t.device_mesh, mesh)
+    same(torch.full((4, 2), 2.0), (x + y).cpu())
+    # A gradient that came on the one is not moved for the sake of the other's name.
+    layer = dtorch.distribute(nn.Linear(2, 4), named, plans.zero(2, "tp"))
+    layer(x).sum().backward()
+    assert list(layer.weight.grad.placements) == [S0] and layer.weight.grad.device_mesh.is_same_array(named)
 
 
 def copies_keep_the_layout() -> None:
@@ -453,6 +491,49 @@ def lists_of_tensors() -> None:
     torch._foreach_add_(on, on, alpha=2)
     same([v + v * 2 for v in values], [t.cpu() for t in on])
     close(torch.nn.utils.get_total_norm(values), torch.nn.utils.get_total_norm(on[:2] + [on[2]]) / 3)
+
+
+def results_go_where_out_says() -> None:
+    """Every layout of inputs and of the tensor that is given for the result; also one that has to be resized, and a view."""
+    a, b = torch.randn(6, 6, dtype=torch.float64), torch.randn(6, 6, dtype=torch.float64)
+    steps: list[tuple[str, Callable[..., Any]]] = [
+        ("add", lambda x, y, out: torch.add(x, y, out=out)), ("mm", lambda x, y, out: torch.mm(x, y, out=out)),
+        ("exp", lambda x, y, out: torch.exp(x, out=out)), ("where", lambda x, y, out: torch.clamp(x, y, y + 1, out=out)),
+        ("cumsum", lambda x, y, out: torch.cumsum(x, 1, out=out)), ("sum", lambda x, y, out: torch.sum(y, 0, out=out[0]))]
+    layouts = (R, S0, S1, P)
+    for mesh in (two(), DeviceMesh("cuda", [0, 1, 2, 3])):
+        for i, (name, step) in enumerate(steps):
+            for j, (first, second, third) in enumerate((p, q, r) for p in layouts for q in layouts for r in layouts):
+                if (i + j) % 3:
+                    continue
+                want = torch.ones(6, 6, dtype=torch.float64)
+                on = [dtorch.distribute_tensor(t, mesh, [w]) for t, w in ((a, first), (b, second), (want, third))]
+                step(a, b, want)
+                step(*on)
+                try:
+                    close(want, on[2], 1e-12)
+                except AssertionError as error:
+                    raise AssertionError(f"{name} of {first}, {second} into {third}: {error}") from None
+        x, out = dtorch.distribute_tensor(a, mesh, [S0]), torch.empty(0, dtype=torch.float64, device=mesh.device)
+        close(a.exp(), torch.exp(x, out=out), 1e-12)
+        pair = [torch.empty(0, device=mesh.device, dtype=torch.float64), torch.empty(0, device=mesh.device, dtype=torch.int64)]
+        torch.max(x, 1, out=tuple(pair))
+        for want, got in zip(a.max(1), pair):
+            same(want, got.cpu())
+
+
+def lists_that_lie_alike_run_as_lists() -> None:
+    values = [torch.randn(4, 3), torch.randn(7, 2), torch.randn(1, 5)]
+    for mesh, where in ((two(), [S0]), (two(), [S1]), (two(), [P]), (four(), [S0, R])):
+        on = [dtorch.distribute_tensor(v, mesh, where) for v in values]
+        here = [v.clone() for v in values]
+        for lists in (here, on):
+            torch._foreach_mul_(lists, 2.0)
+            torch._foreach_addcdiv_(lists, lists, [t.abs() + 1 for t in lists], 0.5)
+            lists += torch._foreach_sqrt([t * t for t in lists])
+        for a, b in zip(here, on):
+            close(a, b)
+        assert list(on[0].placements) == where or where == [P], on[0].placements
 
 
 # ---- models ----
@@ -585,6 +666,20 @@ def what_does_not_fit_is_refused_if_strict() -> None:
     close(x.cpu() @ w.cpu(), x @ w)
 
 
+def ways_of_saving_moves_can_be_switched_off() -> None:
+    torch.manual_seed(1)
+    model, ids, labels = Gpt().double(), torch.randint(0, 24, (4, 8)), torch.randint(0, 24, (4, 8))
+    want = train(copy.deepcopy(model), ids, labels, 2)
+    for name in ("keep", "settle", "settle_first", "pin", "whole_linear", "decompose"):
+        on = dtorch.distribute(copy.deepcopy(model), four(), plans.data_parallel("dp") + plans.llama_tensor_parallel("tp"))
+        batch = [dtorch.distribute_tensor(t, four(), [S0, R]) for t in (ids, labels)]
+        with dtorch.policy(**{name: False}):
+            got = train(on, *batch, 2)
+        for a, b in zip(want, got):
+            close(a, b, 1e-9)
+    raises(RuntimeError, torch.ops.dtorch.set_policy, -1)
+
+
 def bytes_of(optimizer: torch.optim.Optimizer) -> list[int]:
     """What each of two devices holds of an optimizer's state, measured on the parts themselves."""
     held = [0, 0]
@@ -703,9 +798,11 @@ CHECKS = [
     parts_are_reshaped, integers_do_not_wrap, layouts_change,
     every_layout_is_the_global_value, plain_tensors_meet_them,
     factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
-    gradients_go_through_views, redistribute_has_a_gradient,
-    what_needs_a_whole_dimension_does_not_gather_it, operators_that_depend_on_values, copies_keep_the_layout,
-    sizes_that_had_to_be_asked_for, lists_of_tensors, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel,
+    writes_go_through_parts_of_expanded_views, meshes_of_one_array_keep_their_names, gradients_go_through_views,
+    redistribute_has_a_gradient,
+    what_needs_a_whole_dimension_does_not_gather_it, the_gradient_of_an_embedding_moves_what_is_less, operators_that_depend_on_values, copies_keep_the_layout,
+    sizes_that_had_to_be_asked_for, lists_of_tensors, results_go_where_out_says,
+    lists_that_lie_alike_run_as_lists, ways_of_saving_moves_can_be_switched_off, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel,
     gpt_data_and_tensor_parallel, gpt_fully_sharded, zero_shards_the_state,
     zero_holds_a_part_of_the_state, a_copy_of_a_model_follows_its_plan, what_does_not_fit_is_refused_if_strict,
     experts_in_parts_are_the_dense_computation, every_pair_of_layouts, a_state_dict_loads_whole]

@@ -526,12 +526,29 @@ DT_API DT_MUST_USE dt_status_t
 dt_tensor_layout(dt_tensor_t *tensor, const dt_mesh_t **ret_mesh,
                  dt_placement_t ret_placements[DT_RECORD_MESH_DIM_MAX]);
 
-/* What to do when an operator cannot run with its inputs where they lie. */
+/* Have operators read a tensor elsewhere than where it lies: each one that only reads it gets a
+ * copy by `placements` on its mesh, a write goes to the tensor itself. NULL: as it lies. This is
+ * what makes a sharded parameter one that is gathered when it is used. The copy is gone behind the
+ * operator, or with DT_USE_KEPT kept until the tensor is written.
+ * Errors: DT_ERR_INVALID (it is on no mesh; a placement that it cannot have; an unknown flag). */
+#define DT_USE_KEPT 1u
+DT_API DT_MUST_USE dt_status_t dt_tensor_use(dt_tensor_t *tensor, const dt_placement_t *placements,
+                                             uint32_t flags, dt_error_t *err);
+
+/* What to do when an operator cannot run with its inputs where they lie. All but STRICT switch off
+ * something that saves moves, to measure what it is worth; they can be combined by |. No value
+ * depends on any of them, but for the order of sums. */
 typedef enum dt_policy {
     DT_POLICY_AUTO = 0, /* move what costs least */
     DT_POLICY_STRICT =
         1, /* refuse: the call gives DT_ERR_INVALID with operator, shapes, placements */
+    DT_POLICY_FORGET = 2,    /* what was moved for one operator is not kept for the next ones */
+    DT_POLICY_UNSETTLED = 4, /* a Partial that had to be reduced stays Partial */
+    DT_POLICY_PASS = 8,      /* a Partial passes every operator that is linear in it, not only those
+                                that join or shrink */
+    DT_POLICY_UNPINNED = 16, /* DT_HINT_PINNED means nothing */
 } dt_policy_t;
+/* Errors: DT_ERR_INVALID (an unknown bit). It holds for operators from now on. */
 DT_API dt_status_t dt_set_policy(dt_session_t *session, dt_policy_t policy);
 
 /* ---- operators ---- */

@@ -2,7 +2,7 @@
 // ones, of which only the small results in the middle are brought together. No rule of placement
 // can say that: it is several operators with communication between them.
 #include <ATen/ATen.h>
-#include <unordered_map>
+#include <vector>
 
 #include "composites.h"
 #include "internal.h"
@@ -190,24 +190,36 @@ bool nll_loss(Op &op, Arguments args, Stack &results)
     return true;
 }
 
-using Way = bool (*)(Op &, Arguments, Stack &);
+struct Way {
+    const char *name;
+    bool (*take)(Op &, Arguments, Stack &);
+    const Op *op = nullptr;
+};
 
-const std::unordered_map<std::string, Way> &ways()
+/* An operator is looked up for each call on a mesh: by its address. */
+const std::vector<Way> &ways()
 {
-    static const auto *known = new std::unordered_map<std::string, Way>{
-        {"aten::_softmax", [](Op &, Arguments a, Stack &r) { return softmax(a, r, false); }},
-        {"aten::_log_softmax", [](Op &, Arguments a, Stack &r) { return softmax(a, r, true); }},
-        {"aten::_softmax_backward_data",
-         [](Op &, Arguments a, Stack &r) { return softmax_backward(a, r, false); }},
-        {"aten::_log_softmax_backward_data",
-         [](Op &, Arguments a, Stack &r) { return softmax_backward(a, r, true); }},
-        {"aten::linalg_vector_norm", [](Op &, Arguments a, Stack &r) { return vector_norm(a, r); }},
-        {"aten::native_layer_norm", [](Op &, Arguments a, Stack &r) { return layer_norm(a, r); }},
-        {"aten::native_layer_norm_backward",
-         [](Op &, Arguments a, Stack &r) { return layer_norm_backward(a, r); }},
-        {"aten::nll_loss_forward", nll_loss},
-        {"aten::nll_loss2d_forward", nll_loss},
-    };
+    static const auto *known = [] {
+        auto *made = new std::vector<Way>{
+            {"aten::_softmax", [](Op &, Arguments a, Stack &r) { return softmax(a, r, false); }},
+            {"aten::_log_softmax", [](Op &, Arguments a, Stack &r) { return softmax(a, r, true); }},
+            {"aten::_softmax_backward_data",
+             [](Op &, Arguments a, Stack &r) { return softmax_backward(a, r, false); }},
+            {"aten::_log_softmax_backward_data",
+             [](Op &, Arguments a, Stack &r) { return softmax_backward(a, r, true); }},
+            {"aten::linalg_vector_norm",
+             [](Op &, Arguments a, Stack &r) { return vector_norm(a, r); }},
+            {"aten::native_layer_norm",
+             [](Op &, Arguments a, Stack &r) { return layer_norm(a, r); }},
+            {"aten::native_layer_norm_backward",
+             [](Op &, Arguments a, Stack &r) { return layer_norm_backward(a, r); }},
+            {"aten::nll_loss_forward", nll_loss},
+            {"aten::nll_loss2d_forward", nll_loss},
+        };
+        for (Way &way : *made)
+            way.op = find_op(way.name);
+        return made;
+    }();
     return *known;
 }
 
@@ -215,12 +227,15 @@ const std::unordered_map<std::string, Way> &ways()
 
 bool decompose(Op &op, Stack *stack)
 {
-    auto way = ways().find(op.name);
-    if (C10_LIKELY(way == ways().end()) || is_strict())
+    const Way *way = nullptr;
+    for (const Way &known : ways())
+        if (C10_UNLIKELY(known.op == &op))
+            way = &known;
+    if (C10_LIKELY(!way) || is_strict() || has_policy(policy_whole))
         return false;
     const size_t count = op.arguments.size();
     Stack results;
-    if (!way->second(op, Arguments(*stack).slice(stack->size() - count), results))
+    if (!way->take(op, Arguments(*stack).slice(stack->size() - count), results))
         return false;
     torch::jit::drop(*stack, count);
     for (c10::IValue &result : results)

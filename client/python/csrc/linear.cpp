@@ -72,7 +72,7 @@ enum class Way { whole, flattened, apart };
 
 Way way_of(const at::Tensor &input, const at::Tensor &weight, const at::Tensor *bias)
 {
-    if (is_odd(input) || is_odd(weight) || (bias && is_odd(*bias)) ||
+    if (is_odd(input) || is_odd(weight) || (bias && is_odd(*bias)) || has_policy(policy_parts) ||
         !is_plain(input, weight, bias))
         return Way::apart;
     if (lies_flat(input))

@@ -10,6 +10,7 @@
 #include <map>
 #include <torch/library.h>
 
+#include "composites.h"
 #include "internal.h"
 
 namespace dt_pu
@@ -115,7 +116,9 @@ std::optional<MeshLayout> layout_held(const at::Tensor &tensor)
     std::lock_guard<std::mutex> hold(m.lock);
     auto known = m.by_handle.find(handle);
     TORCH_CHECK(known != m.by_handle.end(), "a tensor is on a mesh that nobody has made");
-    layout.mesh = known->second;
+    /* Meshes that differ in names only are one to the session. */
+    Mesh *told = storage->mesh ? m.all[storage->mesh - 1] : nullptr;
+    layout.mesh = told && told->handle == handle ? told : known->second;
     layout.placements.resize(layout.mesh->sizes.size());
     return layout;
 }
@@ -177,18 +180,28 @@ dt_mesh_t *handle_of(Mesh &mesh)
     return mesh.handle;
 }
 
-static std::atomic<bool> strict_flag{false};
+static std::atomic<uint32_t> policy_flags{0};
 
 bool is_strict()
 {
-    return strict_flag;
+    return policy_flags & DT_POLICY_STRICT;
+}
+
+bool has_policy(uint32_t flag)
+{
+    return policy_flags & flag;
+}
+
+static dt_policy_t session_policy()
+{
+    return (dt_policy_t)(policy_flags & (policy_parts - 1));
 }
 
 void create_meshes(dt_session_t *session, uint32_t number)
 {
     Meshes &m = meshes();
     std::lock_guard<std::mutex> hold(m.lock);
-    (void)dt_set_policy(session, strict_flag ? DT_POLICY_STRICT : DT_POLICY_AUTO);
+    (void)dt_set_policy(session, session_policy());
     m.by_handle.clear();
     for (Mesh *mesh : m.all)
         create(m, *mesh, session, number);
@@ -428,12 +441,13 @@ static at::Tensor shard(const at::Tensor &self, int64_t vdev)
 }
 
 /* Of this session and those after it. Gives what it was. */
-static bool set_strict(bool wanted)
+static int64_t set_policy(int64_t flags)
 {
-    bool before = strict_flag.exchange(wanted);
+    TORCH_CHECK(flags >= 0 && flags < 4 * policy_parts, "no such policy: ", flags);
+    uint32_t before = policy_flags.exchange((uint32_t)flags);
     dt_session_t *now = if_session();
     if (now)
-        (void)dt_set_policy(now, wanted ? DT_POLICY_STRICT : DT_POLICY_AUTO);
+        (void)dt_set_policy(now, session_policy());
     return before;
 }
 
@@ -462,7 +476,7 @@ static void hint(const at::Tensor &self, int64_t flags, at::IntArrayRef use, at:
 TORCH_LIBRARY_FRAGMENT(dtorch, m)
 {
     m.def("mesh(int[] sizes, str[] names, int[] vdevs) -> int", dt_pu::mesh);
-    m.def("set_strict(bool strict) -> bool", dt_pu::set_strict);
+    m.def("set_policy(int flags) -> int", dt_pu::set_policy);
     m.def("make_on(int mesh, int[] placements) -> ()", dt_pu::make_on);
     m.def("distribute(Tensor tensor, int mesh, int[] placements) -> Tensor");
     m.def("collect(Tensor tensor) -> Tensor");

@@ -441,6 +441,42 @@ void draw_in_step(const Op &op, const Stack &stack)
     put_in_step(*mesh_of_number(mesh), generator);
 }
 
+constexpr size_t list_max = 256; /* tensors of a call that rules look at */
+
+bool is_same_placement(const dt_placement_t &a, const dt_placement_t &b)
+{
+    return a.kind == b.kind && a.dim == b.dim && a.reduction == b.reduction && a.unit == b.unit &&
+           a.groups == b.groups;
+}
+
+/* Lists whose tensors all lie alike are one operator on every device's parts. Recorder not held. */
+bool runs_as_list(const Stack &stack, size_t count)
+{
+    std::optional<MeshLayout> first;
+    size_t tensors = 0;
+    Lock lock(recorder());
+    for (size_t i = stack.size() - count; i < stack.size(); i++) {
+        if (!stack[i].isTensorList())
+            continue;
+        for (const c10::IValue &item : stack[i].toListRef()) {
+            const at::Tensor tensor = item.toTensor();
+            if (++tensors > list_max || tensor.device().type() != kind ||
+                !storage_of(tensor)->mesh || storage_of(tensor)->use)
+                return false;
+            std::optional<MeshLayout> layout = layout_held(tensor);
+            if (!layout)
+                return false;
+            if (!first)
+                first = layout;
+            if (layout->mesh->handle != first->mesh->handle ||
+                !std::equal(layout->placements.begin(), layout->placements.end(),
+                            first->placements.begin(), first->placements.end(), is_same_placement))
+                return false;
+        }
+    }
+    return tensors > 0;
+}
+
 /* What goes another way where a mesh is in play. True: it is done. Recorder not held. */
 static bool record_on_mesh(Op &op, Stack *stack)
 {
@@ -450,7 +486,7 @@ static bool record_on_mesh(Op &op, Stack *stack)
         is_any = is_on_mesh((*stack)[i]);
     if (!is_any)
         return false;
-    if (op.one_by_one) { /* each tensor of a list has a layout of its own */
+    if (op.one_by_one && !runs_as_list(*stack, count)) { /* each has a layout of its own */
         op.one_by_one->callBoxed(op.handle, c10::DispatchKeySet(key), stack);
         return true;
     }

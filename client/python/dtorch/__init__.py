@@ -7,6 +7,7 @@ cluster of one node starts on this machine, and ends with the program. Only what
     dtorch.DeviceMesh(...)  several devices; Shard, Replicate, Partial say where a tensor lies on them
     dtorch.rand(..., device_mesh=, placements=) and the other factories, distribute_tensor(): tensors on a mesh
     dtorch.strict()         with it nothing is moved but by redistribute()
+    dtorch.policy(...)      what saves moves, switched off one by one to measure it
     dtorch.distribute(...)  a model on a mesh, by a plan of dtorch.plans
     dtorch.configure(...)   where to connect, how many devices, before the first use
     dtorch.Error            and its subclasses, see dtorch.errors
@@ -20,8 +21,8 @@ import torch  # noqa: F401  (loads the device by the entry point, unless that is
 
 from dtorch import _start
 from dtorch._future import TensorFuture, fetch
-from dtorch._sharded import (arange, distribute_tensor, empty, eye, full, full_tensor, linspace, ones, rand, randint, randn,
-                             randperm, redistribute, shards, strict, to_torch, zeros)
+from dtorch._sharded import (arange, distribute_tensor, empty, eye, full, full_tensor, linspace, ones, policy, rand, randint,
+                             randn, randperm, redistribute, shards, strict, to_torch, zeros)
 from dtorch.errors import Error, OperatorError
 from dtorch.mesh import DeviceMesh, init_device_mesh
 from dtorch.placements import Partial, Placement, Replicate, Shard
@@ -30,8 +31,8 @@ from dtorch.session import configure, connect, disconnect, session_info
 __all__ = [
     "DeviceMesh", "Error", "OperatorError", "Partial", "Placement", "Replicate", "Shard", "TensorFuture", "arange", "configure",
     "connect", "disconnect", "distribute", "distribute_tensor", "empty", "eye", "fetch", "full", "full_tensor",
-    "init_device_mesh", "linspace", "ones", "plans", "rand", "randint", "randn", "randperm", "redistribute", "session_info",
-    "shards", "strict", "to_torch", "zeros"]
+    "init_device_mesh", "linspace", "ones", "plans", "policy", "rand", "randint", "randn", "randperm", "redistribute",
+    "session_info", "shards", "strict", "to_torch", "zeros"]
 
 if TYPE_CHECKING:
     from dtorch import plans

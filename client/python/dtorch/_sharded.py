@@ -91,17 +91,44 @@ def redistribute_(tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Pla
     return tensor
 
 
+# Bits of torch.ops.dtorch.set_policy: dt_policy_t, and what the device alone knows.
+STRICT, FORGET, UNSETTLED, PASS, UNPINNED, PARTS, WHOLE = 1, 2, 4, 8, 16, 1 << 8, 1 << 9
+
+
+@contextlib.contextmanager
+def _switched(bits: int, is_on: bool) -> Iterator[None]:
+    before = torch.ops.dtorch.set_policy(0)
+    torch.ops.dtorch.set_policy(before | bits if is_on else before & ~bits)
+    try:
+        yield
+    finally:
+        torch.ops.dtorch.set_policy(before)
+
+
 @contextlib.contextmanager
 def strict(is_strict: bool = True) -> Iterator[None]:
     """Within, an operator whose tensors do not lie where it can take them is refused, at the line that calls it; without, they are
     moved. redistribute() is what moves then. It holds for all threads of the program.
 
     Raises (within, the operators): OperatorError (the text has shapes, placements and the nearest row)."""
-    before = torch.ops.dtorch.set_strict(is_strict)
-    try:
+    with _switched(STRICT, is_strict):
         yield
-    finally:
-        torch.ops.dtorch.set_strict(before)
+
+
+@contextlib.contextmanager
+def policy(*, keep: bool = True, settle: bool = True, settle_first: bool = True, pin: bool = True, whole_linear: bool = True,
+           decompose: bool = True) -> Iterator[None]:
+    """Within, what saves moves is left out where False is given, to measure what it is worth. Values are the same, but for the
+    order of sums. It holds for all threads of the program.
+
+    keep: what was moved for one operator is there for the next ones until it is written. settle: a Partial that had to be reduced
+    is replaced by the sum. settle_first: a Partial passes operators that join or shrink only, not all that are linear. pin:
+    parameters that a plan placed are not moved where anything else is possible. whole_linear: a linear layer is one operator, not
+    a view and a product. decompose: softmax, norms and losses along a sharded dimension run in parts instead of gathering it."""
+    bits = sum(bit for bit, is_left in ((FORGET, keep), (UNSETTLED, settle), (PASS, settle_first), (UNPINNED, pin),
+                                        (PARTS, whole_linear), (WHOLE, decompose)) if not is_left)
+    with _switched(bits, True):
+        yield
 
 
 class _Move(torch.autograd.Function):
