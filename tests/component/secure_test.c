@@ -407,3 +407,46 @@ Test(secure, a_node_that_is_killed_holds_nobody)
     (void)dt_disconnect(session, PATIENCE, NULL);
     dt_tlscluster_stop(&c);
 }
+
+Test(secure, nodes_of_which_one_has_a_certificate_and_one_has_none_say_so)
+{
+    static dt_failure_t failure;
+    static float data[DT_MESHWORK_COUNT], is[DT_MESHWORK_COUNT];
+    const uint32_t four = 4;
+    char conf[2048], certificate[512], key[512], ca[512];
+    dt_mesh_t *mesh;
+    dt_tlscluster_t files;
+    dt_session_t *session = NULL;
+    dt_error_t err;
+    dt_tlscluster_prepare(&files, 1);
+    (void)snprintf(certificate, sizeof certificate, "%s", dt_temptree_path(&files.tree, "w0.pem"));
+    (void)snprintf(key, sizeof key, "%s", dt_temptree_path(&files.tree, "w0.key"));
+    (void)snprintf(ca, sizeof ca, "%s", dt_temptree_path(&files.tree, "ca.pem"));
+    (void)snprintf(conf, sizeof conf,
+                   "Devices=ref:2\nCertificate=%s\nKey=%s\nCertificateAuthority=%s\n", certificate,
+                   key, ca);
+    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){
+        .workers = 2, .worker_conf = "Devices=ref:2\n", .is_idle = true});
+    dt_testcluster_set_conf(tc, 0, conf);
+    for (int who = -1; who < 2; who++)
+        dt_testcluster_start_daemon(tc, who);
+    for (int who = 0; who < 2; who++)
+        cr_assert(dt_testcluster_wait_health(tc, who, DTORCH__V1__NODE_HEALTH__NODE_OK, PATIENCE));
+    dt_connect_options_t options = {.struct_size = sizeof options,
+                                    .address = dt_testcluster_controller_socket(tc),
+                                    .vdev_count = four,
+                                    .program = "test"};
+    cr_assert_eq(dt_connect(&options, &session, &err), DT_OK, "%s", err.text);
+    cr_assert_eq(dt_mesh_create(session, 1, &four, NULL, NULL, &mesh, NULL), DT_OK);
+    dt_tensor_t *from = dt_meshwork_put(session, mesh, data, 0);
+    dt_tensor_t *to = dt_meshwork_move(from, mesh, -1);
+    cr_assert_neq(dt_tensor_read(to, is, sizeof is, &failure), DT_OK);
+    cr_assert(strstr(failure.text, "no certificate"), "%s %s", failure.kind, failure.text);
+    dt_tensor_free(from);
+    dt_tensor_free(to);
+    dt_mesh_free(mesh);
+    (void)dt_disconnect(session, PATIENCE, NULL);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+    dt_temptree_fini(&files.tree);
+    dt_pki_pair_fini(&files.ca);
+}
