@@ -1,4 +1,4 @@
-"""usage: device_context.py [PART OF A NAME]...
+"""usage: device_context.py [--seed=N] [--count=N] [PART OF A NAME]...
 
 Attention over a sequence that is sharded: values and gradients are those of one device, whatever its lengths, heads and meshes;
 bytes moved and memory are what a ring needs.
@@ -8,6 +8,7 @@ The session is a private cluster of one node whose device stands for eight."""
 import itertools
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -22,7 +23,7 @@ from torch.nn import functional as F  # noqa: E402
 import devicetest  # noqa: E402
 import dtorch  # noqa: E402
 from devicecluster import Cluster  # noqa: E402
-from dtorch import DeviceMesh, Replicate, Shard  # noqa: E402
+from dtorch import DeviceMesh, Partial, Replicate, Shard  # noqa: E402
 
 suite = devicetest.Suite("device context", devicetest.arguments())
 R, S0, S1, S2 = Replicate(), Shard(0), Shard(1), Shard(2)
@@ -121,6 +122,25 @@ def keys_that_lie_elsewhere() -> None:
             Case((3, 3), lengths, causal=causal).on(line(2), [S2], [at])
         Case((3, 3), lengths, causal=causal).on(line(2), [R], [S2])
         Case((3, 3), lengths, causal=causal).on(line(2), [S0], [S2])
+
+
+def some_layout(draw: random.Random, dims: int) -> list[Any]:
+    """Placements of any kind, the sequence's most."""
+    kinds = [Shard(2), Shard(2), Shard(2, unit=draw.choice((2, 3))), Shard(0), Shard(1, unit=draw.choice((1, 2))), R, Partial()]
+    return [draw.choice(kinds) for _ in range(dims)]
+
+
+def random_cases() -> None:
+    """Every tensor lies anywhere, on any mesh."""
+    draw = random.Random(int(devicetest.option("seed", "1")))
+    for _ in range(int(devicetest.option("count", "150"))):
+        shape = draw.choice(((2,), (3,), (4,), (8,), (2, 2), (2, 3), (1, 2), (2, 2, 2)))
+        mesh = dtorch.init_device_mesh("cuda", shape)
+        few, length = draw.choice((1, 2, 3)), draw.choice((1, 2, 7, 8, 12, 16, 24))
+        case = Case((few * draw.choice((1, 2, 3)), few), (length, draw.choice((length, length, 1, 5, 16))), causal=draw.random() < 0.5,
+                    batch=draw.choice((1, 2, 3)), scale=draw.choice((None, 0.3)))
+        layouts = [some_layout(draw, len(shape)) for _ in range(2)]
+        case.on(mesh, layouts[0], draw.choice(layouts))
 
 
 def a_mask_gathers() -> None:
@@ -285,7 +305,7 @@ def each_device_has_its_engine(devices: str, isolation: str, nodes: tuple[str, .
 def main() -> int:
     for count in (2, 3, 4):
         suite.check(f"a ring of {count} gives the values of one device", lambda n=count: a_ring_gives_the_values_of_one_device(n))
-    for test in (other_types_and_scales, many_heads_or_batches_are_dealt_out, meshes_of_two_dimensions, keys_that_lie_elsewhere,
+    for test in (other_types_and_scales, many_heads_or_batches_are_dealt_out, meshes_of_two_dimensions, keys_that_lie_elsewhere, random_cases,
                  a_mask_gathers, dropout_draws_as_one_device_does, a_growing_cache, views_of_fused_weights, strict_refuses,
                  bytes_and_memory_are_those_of_a_ring):
         suite.check(test.__name__.replace("_", " "), test)
