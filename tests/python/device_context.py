@@ -94,8 +94,8 @@ def other_types_and_scales() -> None:
 
 def many_heads_or_batches_are_dealt_out() -> None:
     """By heads where all divide, else by batch; the results come back."""
-    for devices, (heads, batch), lengths, causal in itertools.product((2, 4), (((4, 4), 1), ((8, 4), 1), ((3, 3), 4)), ((16, 16), (9, 9)),
-                                                                     (False, True)):
+    sizes = (((4, 4), 1), ((8, 4), 1), ((3, 3), 4))
+    for devices, (heads, batch), lengths, causal in itertools.product((2, 4), sizes, ((16, 16), (9, 9)), (False, True)):
         got = Case(heads, lengths, causal=causal, batch=batch).on(line(devices), [S2])
         assert all(x.placements == (S2,) for x in got)
 
@@ -305,9 +305,9 @@ def each_device_has_its_engine(devices: str, isolation: str, nodes: tuple[str, .
 def main() -> int:
     for count in (2, 3, 4):
         suite.check(f"a ring of {count} gives the values of one device", lambda n=count: a_ring_gives_the_values_of_one_device(n))
-    for test in (other_types_and_scales, many_heads_or_batches_are_dealt_out, meshes_of_two_dimensions, keys_that_lie_elsewhere, random_cases,
-                 a_mask_gathers, dropout_draws_as_one_device_does, a_growing_cache, views_of_fused_weights, strict_refuses,
-                 bytes_and_memory_are_those_of_a_ring):
+    for test in (other_types_and_scales, many_heads_or_batches_are_dealt_out, meshes_of_two_dimensions, keys_that_lie_elsewhere,
+                 random_cases, a_mask_gathers, dropout_draws_as_one_device_does, a_growing_cache, views_of_fused_weights,
+                 strict_refuses, bytes_and_memory_are_those_of_a_ring):
         suite.check(test.__name__.replace("_", " "), test)
     for given in (("torch:cpu:2", "session", ("a",), 2), ("torch", "device", ("a", "b"), 1)):
         suite.check(f"each device has its engine, nodes {' '.join(given[2])}", lambda where=given: each_device_has_its_engine(*where))
