@@ -118,6 +118,8 @@ static bool writes_unsaid(const dt_signature_t *sig)
     const char *colons = strstr(sig->name, "::");
     const char *base = colons ? colons + 2 : sig->name;
     size_t bytes = strcspn(base, ".");
+    if (strcmp(base + bytes, ".no_stats") == 0)
+        return false; /* there are none to write */
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         if (strlen(named[i]) != bytes || memcmp(base, named[i], bytes) != 0)
             continue;

@@ -475,6 +475,16 @@ def what_is_written_and_not_returned() -> None:
         close(torch.where(x > 0, 1.0, want / x), leaf.grad)
 
 
+def norms_without_statistics_run_wherever_they_lie() -> None:
+    x = torch.randn(4, 3, 6, dtype=torch.float64)
+    for where in ([Shard(2), S0], [S0, S1], [R, Shard(2)], [P, R]):
+        on = dtorch.distribute_tensor(x, four(), where)
+        close(F.batch_norm(x, None, None, training=True), F.batch_norm(on, None, None, training=True), 1e-12)
+        got = torch.ops.aten._native_batch_norm_legit.no_stats(on, None, None, True, 0.1, 1e-5)
+        for want, part in zip(torch.ops.aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5), got):
+            close(want, part, 1e-12)
+
+
 def sizes_that_had_to_be_asked_for() -> None:
     # What is asked has no sizes of its own: they are not taken for those of the tensor that is asked about.
     numbers = torch.arange(24).reshape(4, 3, 2)
@@ -801,7 +811,7 @@ CHECKS = [
     writes_go_through_parts_of_expanded_views, meshes_of_one_array_keep_their_names, gradients_go_through_views,
     redistribute_has_a_gradient,
     what_needs_a_whole_dimension_does_not_gather_it, the_gradient_of_an_embedding_moves_what_is_less, operators_that_depend_on_values, copies_keep_the_layout,
-    sizes_that_had_to_be_asked_for, lists_of_tensors, results_go_where_out_says,
+    norms_without_statistics_run_wherever_they_lie, sizes_that_had_to_be_asked_for, lists_of_tensors, results_go_where_out_says,
     lists_that_lie_alike_run_as_lists, ways_of_saving_moves_can_be_switched_off, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel,
     gpt_data_and_tensor_parallel, gpt_fully_sharded, zero_shards_the_state,
     zero_holds_a_part_of_the_state, a_copy_of_a_model_follows_its_plan, what_does_not_fit_is_refused_if_strict,
