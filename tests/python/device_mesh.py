@@ -810,9 +810,11 @@ CHECKS = [
     factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
     writes_go_through_parts_of_expanded_views, meshes_of_one_array_keep_their_names, gradients_go_through_views,
     redistribute_has_a_gradient,
-    what_needs_a_whole_dimension_does_not_gather_it, the_gradient_of_an_embedding_moves_what_is_less, operators_that_depend_on_values, copies_keep_the_layout,
+    what_needs_a_whole_dimension_does_not_gather_it, the_gradient_of_an_embedding_moves_what_is_less,
+    operators_that_depend_on_values, copies_keep_the_layout,
     norms_without_statistics_run_wherever_they_lie, sizes_that_had_to_be_asked_for, lists_of_tensors, results_go_where_out_says,
-    lists_that_lie_alike_run_as_lists, ways_of_saving_moves_can_be_switched_off, what_is_written_and_not_returned, gpt_data_parallel, gpt_tensor_parallel,
+    lists_that_lie_alike_run_as_lists, ways_of_saving_moves_can_be_switched_off, what_is_written_and_not_returned,
+    gpt_data_parallel, gpt_tensor_parallel,
     gpt_data_and_tensor_parallel, gpt_fully_sharded, zero_shards_the_state,
     zero_holds_a_part_of_the_state, a_copy_of_a_model_follows_its_plan, what_does_not_fit_is_refused_if_strict,
     experts_in_parts_are_the_dense_computation, every_pair_of_layouts, a_state_dict_loads_whole]
