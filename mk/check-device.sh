@@ -43,6 +43,7 @@ elif [ -n "$whole" ]; then
     run random "$python" tests/python/device_random.py --count=3000
     run nn "$python" tests/python/device_nn.py
     run models "$python" tests/python/device_models.py --whole
+    run examples "$python" tests/python/device_examples.py --whole
 else
     run traps "$python" tests/python/device_traps.py
     run values "$python" tests/python/device_values.py

@@ -1,7 +1,8 @@
-"""usage: device_examples.py [PART OF A NAME...]
+"""usage: device_examples.py [--whole] [PART OF A NAME...]
 
 Each program of client/python/examples, run as one would, in small: it ends well, says what it does, shows how far it is where it
-is long, and what it says of its results is what it says of them on the CPU. Those that need packages which are not here are skipped."""
+is long, and what it says of its results is what it says of them on the CPU. Those that need packages which are not here are skipped.
+--whole: those too that take minutes to load a model; device_models.py calls their functions in any case."""
 
 import importlib.util
 import os
@@ -77,13 +78,16 @@ CHECKS: dict[str, Callable[[], None]] = {
     "gpt": lambda: trains("gpt.py", "--steps=4", "--tokens=4"), "mesh": mesh, "diffusion": diffusion, "llama": llama, "lora": lora,
     "llama_mesh": llama_mesh}
 
+LONG = {"llama", "lora"}
+
 
 def main() -> int:
     suite = devicetest.Suite("device examples", devicetest.arguments())
     programs = {path.stem for path in EXAMPLES.glob("*.py")}
     suite.check("each example is run", lambda: programs == set(CHECKS) or print(programs ^ set(CHECKS)) is not None)
     for name, function in CHECKS.items():
-        suite.check(name, function, LIMIT_S)
+        if "--whole" in sys.argv or name not in LONG:
+            suite.check(name, function, LIMIT_S)
     return suite.finish()
 
 
