@@ -337,18 +337,18 @@ void dt_client_path_received(dt_client_path_t *path, uint64_t transfer, uint64_t
 
 /* ---- pieces of uploads ---- */
 
-/* Is there a piece in the window whose room comes back as soon as the node has read it? */
-static bool is_any_moving(const dt_client_window_t *window)
+/* Is there a piece in the window that the node reads before more of this upload has come to it? */
+static bool is_any_moving(const dt_client_window_t *window, uint64_t upload)
 {
     for (uint32_t i = 0; i < window->units.count; i++)
-        if (window->pieces[i].upload)
+        if (window->pieces[i].upload && window->pieces[i].upload <= upload)
             return true;
     return false;
 }
 
 /* Where a piece lies in the path's window; it is copied there if it is not yet. False: no room, and
- * *ret_waits says whether it is worth waiting for some. It is not if uploads hold it all that were
- * put there by the program and are sent after this one: the node takes none of them before. */
+ * *ret_waits says whether it is worth waiting for some. It is not if uploads hold it all that are
+ * behind this one: the node may take none of them before. */
 static bool place_piece(dt_client_path_t *path, dt_client_upload_t *upload, size_t size,
                         uint64_t *ret_place, bool *ret_waits)
 {
@@ -366,7 +366,7 @@ static bool place_piece(dt_client_path_t *path, dt_client_upload_t *upload, size
         window->pieces[first].end = upload->sent + size;
         window->pieces[first].count = count;
     }
-    *ret_waits = is_any_moving(window);
+    *ret_waits = is_any_moving(window, upload->number);
     pthread_mutex_unlock(&path->session->lock);
     if (!has_room)
         return false;
