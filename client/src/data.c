@@ -337,11 +337,14 @@ void dt_client_path_received(dt_client_path_t *path, uint64_t transfer, uint64_t
 
 /* ---- pieces of uploads ---- */
 
-/* Is there a piece in the window that the node reads before more of this upload has come to it? */
-static bool is_any_moving(const dt_client_window_t *window, uint64_t upload)
+/* Does room in the window come back before more of this upload has come to the node? It tells of
+ * what it has read when that is much, or the upload's end. */
+static bool comes_back(const dt_client_window_t *window, const dt_client_upload_t *upload)
 {
+    if (upload->sent - upload->received >= DT_BULK_TELL_BYTES)
+        return true;
     for (uint32_t i = 0; i < window->units.count; i++)
-        if (window->pieces[i].upload && window->pieces[i].upload <= upload)
+        if (window->pieces[i].upload && window->pieces[i].upload < upload->number)
             return true;
     return false;
 }
@@ -366,7 +369,7 @@ static bool place_piece(dt_client_path_t *path, dt_client_upload_t *upload, size
         window->pieces[first].end = upload->sent + size;
         window->pieces[first].count = count;
     }
-    *ret_waits = is_any_moving(window, upload->number);
+    *ret_waits = comes_back(window, upload);
     pthread_mutex_unlock(&path->session->lock);
     if (!has_room)
         return false;
