@@ -54,17 +54,20 @@ def require(holds: bool, what: str) -> None:
 
 
 class Stop:
-    """Ctrl-C: once is enough, and what is being begun is first known to those who end it."""
+    """Ctrl-C: what is being begun is first known to those who end it, and what ends it is not disturbed."""
 
     def __init__(self) -> None:
-        self.is_held, self.is_asked = False, False
+        self.is_held, self.is_asked, self.is_ending = False, False, False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.ask)
 
     def ask(self, *_: Any) -> None:
-        is_first, self.is_asked = not self.is_asked, True
-        if is_first and not self.is_held:
+        self.is_asked = True
+        if not self.is_held and not self.is_ending:
             raise KeyboardInterrupt
+
+    def end(self) -> None:
+        self.is_ending = True
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -358,6 +361,7 @@ def run(options: argparse.Namespace) -> None:
             cluster = stack.enter_context(devicecluster.Cluster("cpu:2", nodes=NODES))
             demo = Demo(cluster, options)
             stack.callback(demo.end)
+            stack.callback(STOP.end)  # the first of these
         dtorch.configure(address=cluster.path, devices=4, program="demo")
         for part in (demo.begin, demo.load, demo.answer, demo.train, demo.kill):
             part()

@@ -2,6 +2,7 @@
 
 The library reads the interpreter's frames itself, for each operator, and comes here once for each place."""
 
+import _thread
 import ctypes as c
 import os
 import types
@@ -52,6 +53,9 @@ def resolve(code: types.CodeType, instruction: int, place: int, size: int) -> in
         raw = text.encode(errors="replace")[: size - 1] + b"\0"
         c.memmove(place, raw, len(raw))
         return 1
+    except KeyboardInterrupt:  # it would be lost here: it comes again where the program can take it
+        _thread.interrupt_main()
+        return 0
     except Exception:  # noqa: BLE001  (called from C: no one could take it)
         return 0
 
