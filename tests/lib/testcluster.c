@@ -300,6 +300,8 @@ static bool is_litter(const char *dir, const char *name, bool is_state)
     size_t len = strlen(name);
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return false;
+    if (strncmp(name, "tsan.rodata.", 12) == 0) /* ThreadSanitizer's, killed in its own start */
+        return false;
     if (!is_state)
         return true;
     PATH_OF(path, "%s/%s", dir, name);
