@@ -106,9 +106,8 @@ static bool step_all(dt_transport_t *transport, dt_list_t *running)
     return has_progressed;
 }
 
-static void say_asleep(dt_transport_t *transport, dt_list_t *running, bool is_asleep)
+static void say_asleep(dt_list_t *running, bool is_asleep)
 {
-    atomic_store_explicit(&transport->is_asleep, is_asleep, memory_order_seq_cst);
     for (dt_list_t *at = running->next; at != running; at = at->next)
         dt_exchange_set_asleep(DT_CONTAINER_OF(at, dt_transport_session_t, run_link), is_asleep);
 }
@@ -119,9 +118,12 @@ static void thread_sleep(dt_transport_t *transport, dt_list_t *running)
     struct pollfd *fds = transport->polls;
     uint32_t count = 1;
     fds[0] = (struct pollfd){.fd = transport->wake, .events = POLLIN};
-    say_asleep(transport, running, true);
-    /* Who moves from now on wakes us; who moved before is seen here. */
-    bool is_idle = mails_take(transport, running) && !step_all(transport, running);
+    /* Who moves from now on wakes us; who moved before is seen here. What the executor brings may
+     * wait for a peer already, so it is said of that, too. */
+    atomic_store_explicit(&transport->is_asleep, true, memory_order_seq_cst);
+    bool goes_on = mails_take(transport, running);
+    say_asleep(running, true);
+    bool is_idle = goes_on && !step_all(transport, running);
     for (dt_list_t *at = running->next; at != running; at = at->next)
         count += dt_exchange_polls(DT_CONTAINER_OF(at, dt_transport_session_t, run_link),
                                    fds + count, DT_TRANSPORT_POLLS_MAX - count);
@@ -129,7 +131,8 @@ static void thread_sleep(dt_transport_t *transport, dt_list_t *running)
         (void)poll(fds, count, count < DT_TRANSPORT_POLLS_MAX ? -1 : 1);
     if (fds[0].revents)
         dt_ring_wake_clear(transport->wake);
-    say_asleep(transport, running, false);
+    atomic_store_explicit(&transport->is_asleep, false, memory_order_seq_cst);
+    say_asleep(running, false);
 }
 
 /* How long to look before sleeping. Looking at sockets costs system calls. */
