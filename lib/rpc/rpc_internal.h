@@ -40,7 +40,7 @@ struct dt_rpc {
     grpc_call *post_call;  /* never started: an empty batch on it completes at once; any thread */
     dt_rpc_tag_t turn_tag; /* "the loop's descriptor is readable" */
     pthread_t watcher;
-    int arm_fd;           /* the watcher may look at the loop's descriptor again */
+    int watch_fd;         /* what the watcher waits in: the loop's descriptor, once armed */
     int stop_fd;          /* the watcher shall end */
     pthread_mutex_t lock; /* guards is_closed against posts of other threads */
     bool is_closed;       /* lock; a batch after the queue's shutdown would abort the process */

@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <grpc/support/log.h>
 #include <grpc/support/string_util.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -164,28 +164,30 @@ void dt_rpc_start(grpc_call *call, grpc_op *ops, size_t count, dt_rpc_tag_t *tag
 
 /* ---- the watcher: says that the loop has something, and touches nothing else ---- */
 
+static dt_status_t watch(dt_rpc_t *rpc, int fd, uint32_t events)
+{
+    struct epoll_event what = {.events = events, .data.fd = fd};
+    return epoll_ctl(rpc->watch_fd, EPOLL_CTL_ADD, fd, &what) == 0 ? DT_OK : DT_ERR_AGAIN;
+}
+
+/* The watcher may say it once more. It sleeps on meanwhile, unless there is something already. */
+static void arm(dt_rpc_t *rpc)
+{
+    int fd = dt_loop_backend_fd(rpc->loop);
+    struct epoll_event what = {.events = EPOLLIN | EPOLLONESHOT, .data.fd = fd};
+    dt_check(epoll_ctl(rpc->watch_fd, EPOLL_CTL_MOD, fd, &what) == 0);
+}
+
 static void *watcher_main(void *arg)
 {
     dt_rpc_t *rpc = arg;
-    bool is_armed = false;
     for (;;) {
-        struct pollfd wait[2] = {
-            {.fd = rpc->stop_fd, .events = POLLIN},
-            {.fd = is_armed ? dt_loop_backend_fd(rpc->loop) : rpc->arm_fd, .events = POLLIN},
-        };
-        if (poll(wait, 2, -1) < 0)
+        struct epoll_event event;
+        if (epoll_wait(rpc->watch_fd, &event, 1, -1) < 1)
             continue; /* EINTR */
-        if (wait[0].revents)
+        if (event.data.fd == rpc->stop_fd)
             return NULL;
-        if (!wait[1].revents)
-            continue;
-        if (is_armed) {
-            dt_rpc_start(rpc->post_call, NULL, 0, &rpc->turn_tag);
-            is_armed = false;
-        } else {
-            uint64_t count;
-            is_armed = read(rpc->arm_fd, &count, sizeof count) == (ssize_t)sizeof count;
-        }
+        dt_rpc_start(rpc->post_call, NULL, 0, &rpc->turn_tag);
     }
 }
 
@@ -200,7 +202,7 @@ static void on_turn(void *arg, bool ok)
     dt_rpc_t *rpc = arg;
     (void)ok;
     dt_loop_turn(rpc->loop);
-    signal_fd(rpc->arm_fd);
+    arm(rpc);
 }
 
 /* ---- streams that should have ended by now ---- */
@@ -233,8 +235,8 @@ void dt_rpc_arm_sweep(dt_rpc_t *rpc)
 static void free_parts(dt_rpc_t *rpc)
 {
     dt_timer_free(rpc->sweep);
-    if (rpc->arm_fd >= 0)
-        (void)close(rpc->arm_fd);
+    if (rpc->watch_fd >= 0)
+        (void)close(rpc->watch_fd);
     if (rpc->stop_fd >= 0)
         (void)close(rpc->stop_fd);
     pthread_mutex_destroy(&rpc->lock);
@@ -262,17 +264,18 @@ dt_status_t dt_rpc_create(dt_loop_t *loop, void (*log_line)(int severity, const 
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for the RPC runtime");
     rpc->loop = loop;
     rpc->turn_tag = (dt_rpc_tag_t){on_turn, rpc};
-    rpc->arm_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    rpc->watch_fd = epoll_create1(EPOLL_CLOEXEC);
     rpc->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&rpc->lock, NULL);
     lead_init(rpc);
     dt_list_init(&rpc->closing);
     dt_list_init(&rpc->unread);
     dt_list_init(&rpc->tls);
-    if (rpc->arm_fd < 0 || rpc->stop_fd < 0) {
+    if (rpc->watch_fd < 0 || rpc->stop_fd < 0 || watch(rpc, rpc->stop_fd, EPOLLIN) != DT_OK ||
+        watch(rpc, dt_loop_backend_fd(loop), EPOLLIN | EPOLLONESHOT) != DT_OK) {
         int number = errno;
         free_parts(rpc);
-        return dt_fail(err, DT_ERR_AGAIN, "errno", number, "eventfd: %s", strerror(number));
+        return dt_fail(err, DT_ERR_AGAIN, "errno", number, "watcher: %s", strerror(number));
     }
     dt_status_t status = dt_timer_create(loop, on_sweep, rpc, &rpc->sweep, err);
     if (status == DT_OK) {
