@@ -224,6 +224,20 @@ static ssize_t send_secure(dt_client_path_t *path, const uint8_t *head, const ui
     return sent + more;
 }
 
+/* Returns how many bytes the socket took; -1: the path is over. */
+static ssize_t send_parts(dt_client_path_t *path, const struct msghdr *message)
+{
+    ssize_t sent;
+    do
+        sent = sendmsg(path->fd, message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (sent < 0)
+        break_path(path, errno);
+    return sent;
+}
+
 /* The hello brings the window. */
 static ssize_t send_plain(dt_client_path_t *path, const uint8_t *head, const uint8_t *body,
                           size_t size)
@@ -234,7 +248,6 @@ static ssize_t send_plain(dt_client_path_t *path, const uint8_t *head, const uin
     } control;
     struct iovec parts[2] = {{.iov_len = DT_BULK_HEAD_BYTES}, {.iov_len = size}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = size ? 2 : 1};
-    ssize_t sent;
     memcpy(&parts[0].iov_base, &head, sizeof head); /* sendmsg only reads them */
     memcpy(&parts[1].iov_base, &body, sizeof body);
     if (path->window_fd >= 0) {
@@ -247,14 +260,7 @@ static ssize_t send_plain(dt_client_path_t *path, const uint8_t *head, const uin
         rights->cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(rights), &path->window_fd, sizeof(int));
     }
-    do
-        sent = sendmsg(path->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        return 0;
-    if (sent < 0)
-        break_path(path, errno);
-    return sent;
+    return send_parts(path, &message);
 }
 
 static bool send_message(dt_client_path_t *path, const dt_bulk_head_t *head, const uint8_t *body)
@@ -287,25 +293,17 @@ static bool send_message(dt_client_path_t *path, const dt_bulk_head_t *head, con
     return true;
 }
 
-/* Send more of what is kept. Returns as send(); -1: the path is over. */
+/* Send more of what is kept. Returns as send_parts(). */
 static ssize_t send_kept(dt_client_path_t *path)
 {
-    const uint8_t *bytes = path->out + path->out_at;
+    struct iovec kept = {.iov_base = path->out + path->out_at, .iov_len = path->out_len};
+    const struct msghdr message = {.msg_iov = &kept, .msg_iovlen = 1};
     dt_error_t err;
-    ssize_t sent;
-    if (path->tls) {
-        sent = dt_tls_send(path->tls, path->fd, bytes, path->out_len, &err);
-        if (sent < 0)
-            fail_path(path, &err);
-        return sent;
-    }
-    do
-        sent = send(path->fd, bytes, path->out_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        return 0;
+    if (!path->tls)
+        return send_parts(path, &message);
+    ssize_t sent = dt_tls_send(path->tls, path->fd, kept.iov_base, kept.iov_len, &err);
     if (sent < 0)
-        break_path(path, errno);
+        fail_path(path, &err);
     return sent;
 }
 

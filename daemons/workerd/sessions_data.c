@@ -212,22 +212,28 @@ static ssize_t send_secure(dt_node_connection_t *c, const uint8_t *head, const u
     return sent + more;
 }
 
-static ssize_t send_plain(dt_node_connection_t *c, const uint8_t *head, const uint8_t *body,
-                          size_t size)
+/* Returns how many bytes the socket took; -1: the connection is over. */
+static ssize_t send_parts(dt_node_connection_t *c, const struct msghdr *message)
 {
-    struct iovec parts[2] = {{.iov_len = DT_BULK_HEAD_BYTES}, {.iov_len = size}};
-    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = size ? 2 : 1};
     ssize_t sent;
-    memcpy(&parts[0].iov_base, &head, sizeof head); /* sendmsg only reads them */
-    memcpy(&parts[1].iov_base, &body, sizeof body);
     do
-        sent = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sent = sendmsg(c->fd, message, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
     if (sent < 0)
         close_connection(c, strerror(errno));
     return sent;
+}
+
+static ssize_t send_plain(dt_node_connection_t *c, const uint8_t *head, const uint8_t *body,
+                          size_t size)
+{
+    struct iovec parts[2] = {{.iov_len = DT_BULK_HEAD_BYTES}, {.iov_len = size}};
+    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = size ? 2 : 1};
+    memcpy(&parts[0].iov_base, &head, sizeof head); /* sendmsg only reads them */
+    memcpy(&parts[1].iov_base, &body, sizeof body);
+    return send_parts(c, &message);
 }
 
 static void send_message(dt_node_connection_t *c, const dt_bulk_head_t *head, const uint8_t *body)
@@ -253,25 +259,17 @@ static void send_message(dt_node_connection_t *c, const dt_bulk_head_t *head, co
         watch_what(c);
 }
 
-/* Send more of what is kept. Returns as send(); -1: the connection is over. */
+/* Send more of what is kept. Returns as send_parts(). */
 static ssize_t send_kept(dt_node_connection_t *c)
 {
-    const uint8_t *bytes = c->out + c->out_at;
+    struct iovec kept = {.iov_base = c->out + c->out_at, .iov_len = c->out_len};
+    const struct msghdr message = {.msg_iov = &kept, .msg_iovlen = 1};
     dt_error_t err;
-    ssize_t sent;
-    if (c->tls) {
-        sent = dt_tls_send(c->tls, c->fd, bytes, c->out_len, &err);
-        if (sent < 0)
-            fail_secure(c, &err);
-        return sent;
-    }
-    do
-        sent = send(c->fd, bytes, c->out_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        return 0;
+    if (!c->tls)
+        return send_parts(c, &message);
+    ssize_t sent = dt_tls_send(c->tls, c->fd, kept.iov_base, kept.iov_len, &err);
     if (sent < 0)
-        close_connection(c, strerror(errno));
+        fail_secure(c, &err);
     return sent;
 }
 

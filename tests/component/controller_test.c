@@ -217,6 +217,9 @@ Test(controller, answers_on_its_metrics_port_beside_as_many_slow_clients_as_may_
     struct drip drip = {.is_over = false};
     pthread_t thread;
     char port[16], *answer;
+    Dtorch__V1__ClusterStatus *status = dt_testcluster_status(tc);
+    cr_assert_not_null(status); /* it is ready */
+    dtorch__v1__cluster_status__free_unpacked(status, NULL);
     (void)snprintf(port, sizeof port, "%d", dt_testcluster_metrics_port(tc, CTRL));
     for (size_t i = 0; i < sizeof drip.fds / sizeof *drip.fds; i++) {
         drip.fds[i] = dt_rawpeer_connect(port);

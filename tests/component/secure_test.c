@@ -133,6 +133,9 @@ static void speak_plain(int fd, impostor_t *it)
     dt_bulk_put(head, &refused);
     (void)!write(fd, head, sizeof head);
     (void)!write(fd, text, sizeof text - 1);
+    (void)shutdown(fd, SHUT_WR); /* what is closed with bytes unread is reset, words and all */
+    while (read(fd, bytes, sizeof bytes) > 0)
+        continue;
 }
 
 static void show_certificate(int fd, impostor_t *it)
@@ -202,9 +205,9 @@ static void impostor_stop(impostor_t *it)
     dt_pki_pair_fini(&it->pair);
 }
 
-/* A program whose data port is in other hands gets its work done, and says why it went another way.
- */
-static void meet(dt_tlscluster_t *c, impostor_t *it, const char *why)
+/* A program whose data port is in other hands gets its work done, and says why it went another way:
+ * with one of two words, as the system tells it. */
+static void meet_either(dt_tlscluster_t *c, impostor_t *it, const char *why, const char *or_why)
 {
     char lines[128];
     impostor_start(it);
@@ -217,13 +220,19 @@ static void meet(dt_tlscluster_t *c, impostor_t *it, const char *why)
     dt_session_info_t info = info_of(session);
     cr_assert_eq(info.direct_bytes, 0);
     cr_assert_gt(info.relayed_bytes, 6 * MIB);
-    cr_assert(strstr(info.detour, why), "\"%s\" does not say \"%s\"", info.detour, why);
+    cr_assert(strstr(info.detour, why) || strstr(info.detour, or_why),
+              "\"%s\" does not say \"%s\" or \"%s\"", info.detour, why, or_why);
     dt_clienttest_disconnect(session);
     dt_tlscluster_stop(c);
     impostor_stop(it);
     cr_assert_gt(it->connections, 0, "nobody came");
     cr_assert_eq(it->secret_bytes, 0, "it was given %zu bytes", it->secret_bytes);
     cr_assert_eq(it->hello_bytes, 0, "it was told a token in plain text");
+}
+
+static void meet(dt_tlscluster_t *c, impostor_t *it, const char *why)
+{
+    meet_either(c, it, why, why);
 }
 
 Test(secure, a_certificate_of_another_authority_gets_no_byte)
@@ -260,17 +269,17 @@ Test(secure, a_certificate_of_another_node_gets_no_byte)
 
 Test(secure, who_speaks_plain_text_or_nothing_gets_no_byte)
 {
-    static const struct {
+    const struct {
         behaviour_t behaviour;
-        const char *why;
-    } cases[] = {{SPEAKS_PLAIN, "does not speak TLS"},
-                 {SAYS_NOTHING, "the node does not answer"},
-                 {HANGS_UP, "closed the connection"}};
+        const char *why, *or_why;
+    } cases[] = {{SPEAKS_PLAIN, "does not speak TLS", "does not speak TLS"},
+                 {SAYS_NOTHING, "the node does not answer", "the node does not answer"},
+                 {HANGS_UP, "closed the connection", strerror(ECONNRESET)}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dt_tlscluster_t c;
         impostor_t it = {.behaviour = cases[i].behaviour};
         dt_tlscluster_prepare(&c, 1);
-        meet(&c, &it, cases[i].why);
+        meet_either(&c, &it, cases[i].why, cases[i].or_why);
     }
 }
 

@@ -34,10 +34,17 @@ def uploaded(cluster: Cluster) -> list[float]:
     return [cluster.counter(f"node{i}", "dtorch_worker_bulk_bytes_total", 'direction="upload"') for i in range(2)]
 
 
+def moved_since(cluster: Cluster, before: list[float]) -> list[float]:
+    return sorted(now - then for now, then in zip(uploaded(cluster), before))
+
+
 def a_file_is_loaded_in_parts() -> None:
     """A state_dict from a file into a model made on "meta": each node gets its parts and no byte more."""
     torch.manual_seed(0)
-    make = lambda: nn.Sequential(nn.Linear(512, 515, bias=False), nn.Linear(515, 256, bias=False))  # noqa: E731
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(512, 515, bias=False), nn.Linear(515, 256, bias=False))
+
     with Cluster("torch:cpu:1", nodes=("node0", "node1")) as cluster:
         path = cluster.folder / "model.pt"
         model = make()
@@ -56,8 +63,7 @@ def a_file_is_loaded_in_parts() -> None:
                 torch.dtorch.synchronize()
                 replicated = 0 if shares[0] != shares[1] else 256 * 515 * 4  # sent to one node, who gives it to the other
                 want = sorted([float(shares[0] + replicated), float(shares[1])])
-                moved = lambda b=before: sorted(now - then for now, then in zip(uploaded(cluster), b))  # noqa: E731
-                assert becomes(lambda m=moved, w=want: m() == w), (moved(), want)
+                assert becomes(lambda b=before, w=want: moved_since(cluster, b) == w), (moved_since(cluster, before), want)
                 for name, value in on.state_dict().items():
                     devicetest.expect_same(model.state_dict()[name], value.to_torch())
         within(cluster, 2, run)
@@ -70,7 +76,10 @@ def moves_are_at_the_bound() -> None:
             mesh, rows, columns = DeviceMesh("cuda", [0, 1]), 512, 384
             whole = rows * columns * 4
             value = torch.randn(rows, columns)
-            told = lambda: cluster.counter("controllerd", "dtorch_move_bytes_total")  # noqa: E731  (told once a second)
+
+            def told() -> float:  # once a second
+                return cluster.counter("controllerd", "dtorch_move_bytes_total")
+
             sources = {p: dtorch.distribute_tensor(value, mesh, [p]) for p in (R, S0, S1, P)}
             torch.dtorch.synchronize()
             want = 2 * whole  # Replicate and Partial are made of what one device was sent

@@ -39,6 +39,7 @@ namespace
 
 /* The CPU's own choice: it reads metadata only. Conditions differ between versions, so they are not
  * written again here. */
+// NOLINTNEXTLINE(readability-function-size): PyTorch's own signature
 int64_t sdp_choice(const at::Tensor &query, const at::Tensor &key_, const at::Tensor &value,
                    const std::optional<at::Tensor> &mask, double dropout_p, bool is_causal,
                    std::optional<double> scale, bool enable_gqa)
