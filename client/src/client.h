@@ -234,13 +234,20 @@ typedef struct dt_client_path {
     size_t out_cap, out_at, out_len;
 } dt_client_path_t;
 
-/* A question for the outputs of a signature; on the asking thread's stack. */
+typedef struct dt_client_ahead dt_client_ahead_t;
+typedef struct dt_client_batch dt_client_batch_t;
+
+/* A question for the outputs of a signature; on the asking thread's stack. Or of several that are
+ * asked ahead, in its batch. */
 typedef struct dt_client_query {
     dt_list_t link;
     uint64_t number; /* of the last time that it was asked; 0: not yet */
     uint64_t least;  /* of the first time */
     const uint8_t *body;
     size_t body_bytes;
+    const uint32_t *ends; /* (body_count) of each in `body`; a single one needs none */
+    uint32_t body_count;
+    dt_client_batch_t *batch; /* NULL: somebody waits for this one */
     uint32_t vdev;
     bool is_done;
     bool needs_execution;
@@ -481,7 +488,7 @@ struct dt_session {
     uint32_t epoch;
     dt_binding_t *bindings;
     uint32_t binding_count;
-    uint64_t reconnects, queries_asked;
+    uint64_t reconnects, queries_asked; /* the latter without those asked ahead */
 
     dt_frame_writer_t writer; /* of `open` */
     dt_client_frame_t *open;  /* NULL: none */
@@ -517,8 +524,9 @@ struct dt_session {
 
     dt_list_t queries;
     uint64_t query_next;
-    dt_list_t uploads;   /* in order of number */
-    dt_list_t downloads; /* futures whose bytes are coming */
+    dt_client_ahead_t *ahead; /* NULL: nothing was asked yet */
+    dt_list_t uploads;        /* in order of number */
+    dt_list_t downloads;      /* futures whose bytes are coming */
     uint64_t upload_next;
     size_t copied_bytes; /* of uploads, kept until they have arrived */
     dt_list_t paths;     /* dt_client_path_t */
@@ -684,6 +692,19 @@ typedef struct dt_client_question {
 /* Look up, else ask and define, waiting for the answer. The scratch is another one afterwards. */
 dt_status_t dt_client_resolve(dt_session_t *session, const dt_client_question_t *question,
                               dt_client_signature_t **ret_signature, dt_failure_t *failure);
+
+/* ---- ahead.c; lock held ---- */
+/* The program asks for `sig`, or finds it answered: those that will follow are asked, if it is seen
+ * which. Gives its course, 0: none. */
+uint64_t dt_client_ahead_learn(dt_session_t *session, const dt_signature_t *sig, uint32_t vdev);
+/* The answer to a question that was asked ahead, waiting for it if need be. Errors: NOT_FOUND (it
+ * was not asked, or has no plain answer). May release the lock. */
+dt_status_t dt_client_ahead_take(dt_session_t *session, uint64_t course, const dt_buf_t *body,
+                                 dt_buf_t *answer);
+void dt_client_ahead_answered(dt_session_t *session, dt_client_batch_t *batch,
+                              const Dtorch__V1__SigAnswer *answer);
+void dt_client_ahead_forget(dt_session_t *session); /* devices have changed */
+void dt_client_ahead_fini(dt_session_t *session);
 
 /* ---- tensor.c; lock held ---- */
 dt_tensor_t *dt_client_tensor_new(dt_session_t *session, uint64_t id, uint32_t meta, uint32_t vdev);

@@ -75,6 +75,10 @@ static void on_answer(dt_session_t *session, const Dtorch__V1__SigAnswer *answer
             (answer->query != query->number && answer->query != query->least))
             continue;
         query->is_done = true;
+        if (query->batch) {
+            dt_client_ahead_answered(session, query->batch, answer);
+            break;
+        }
         query->needs_execution = answer->needs_execution;
         dt_error_t err = {.code = DT_OK};
         if (answer->signature.len &&
@@ -94,8 +98,10 @@ static void on_fault(dt_session_t *session, const Dtorch__V1__Fault *fault)
 {
     dt_client_record_fault(session, fault);
     pthread_mutex_lock(&session->lock);
-    if (fault->n_bindings)
+    if (fault->n_bindings) {
         copy_bindings(session, fault->bindings, fault->n_bindings);
+        dt_client_ahead_forget(session); /* other devices may answer otherwise */
+    }
     if (fault->error && (fault->tensor_count || fault->operators_lost))
         dt_client_failure_note(session, fault->error);
     pthread_mutex_unlock(&session->lock);

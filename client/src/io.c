@@ -64,13 +64,29 @@ static void send_hello(dt_session_t *session)
     dt_client_io_send(session, &up.base);
 }
 
-static void send_query(dt_session_t *session, uint64_t number, uint32_t vdev, const dt_buf_t *body)
+/* What pump_queries() sends while the lock is released. */
+struct asked {
+    uint64_t number;
+    uint32_t vdev, count;
+    uint32_t ends[DT_WIRE_AHEAD_MAX];
+    dt_buf_t body;
+};
+
+static void send_query(dt_session_t *session, const struct asked *asked)
 {
     Dtorch__V1__SessionUp up = DTORCH__V1__SESSION_UP__INIT;
     Dtorch__V1__SigQuery query = DTORCH__V1__SIG_QUERY__INIT;
-    query.query = number;
-    query.vdev = vdev;
-    query.signature = (ProtobufCBinaryData){body->len, body->data};
+    ProtobufCBinaryData ahead[DT_WIRE_AHEAD_MAX];
+    uint32_t first = asked->count ? asked->ends[0] : (uint32_t)asked->body.len;
+    query.query = asked->number;
+    query.vdev = asked->vdev;
+    query.signature = (ProtobufCBinaryData){first, asked->body.data};
+    query.ahead = ahead;
+    for (uint32_t i = 1; i < asked->count; i++) {
+        uint32_t from = asked->ends[i - 1];
+        ahead[query.n_ahead++] =
+            (ProtobufCBinaryData){asked->ends[i] - from, asked->body.data + from};
+    }
     up.kind_case = DTORCH__V1__SESSION_UP__KIND_QUERY;
     up.query = &query;
     dt_client_io_send(session, &up.base);
@@ -79,28 +95,31 @@ static void send_query(dt_session_t *session, uint64_t number, uint32_t vdev, co
 /* Ask what is not asked yet. Lock held; released while sending. */
 static void pump_queries(dt_session_t *session)
 {
-    dt_buf_t body;
-    dt_buf_init(&body, DT_SIGNATURE_BYTES_MAX);
+    struct asked asked;
+    dt_buf_init(&asked.body, DT_SIGNATURE_BYTES_MAX);
     for (dt_list_t *at = session->queries.next; at != &session->queries;) {
         dt_client_query_t *query = DT_CONTAINER_OF(at, dt_client_query_t, link);
         at = at->next;
         if (query->number)
             continue;
-        dt_buf_reset(&body);
-        if (dt_buf_append(&body, query->body, query->body_bytes) != DT_OK)
+        dt_buf_reset(&asked.body);
+        if (dt_buf_append(&asked.body, query->body, query->body_bytes) != DT_OK)
             break;
         query->number = ++session->query_next;
         if (!query->least)
             query->least = query->number;
-        uint64_t number = query->number;
-        uint32_t vdev = query->vdev;
-        session->queries_asked++;
+        asked.number = query->number;
+        asked.vdev = query->vdev;
+        asked.count = query->body_count;
+        if (query->body_count)
+            memcpy(asked.ends, query->ends, query->body_count * sizeof *asked.ends);
+        session->queries_asked += !query->batch;
         pthread_mutex_unlock(&session->lock);
-        send_query(session, number, vdev, &body);
+        send_query(session, &asked);
         pthread_mutex_lock(&session->lock);
         at = session->queries.next; /* the asker may have left */
     }
-    dt_buf_fini(&body);
+    dt_buf_fini(&asked.body);
 }
 
 /* Put the tag and the length of SessionUp.frame right in front of the frame. */

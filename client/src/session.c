@@ -202,6 +202,7 @@ static void destroy(dt_session_t *session)
     dt_client_places_fini(session);
     dt_client_metas_fini(&session->metas);
     dt_client_cache_fini(&session->cache);
+    dt_client_ahead_fini(session);
     dt_client_settings_fini(&session->settings);
     pthread_cond_destroy(&session->changed);
     pthread_mutex_destroy(&session->lock);

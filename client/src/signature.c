@@ -288,15 +288,12 @@ dt_status_t dt_client_signature_define(dt_session_t *session, dt_signature_t *si
 
 /* ---- asking ---- */
 
-/* Wait for the answer. `body` is what is asked. Lock held, released meanwhile. */
-static dt_status_t ask(dt_session_t *session, const dt_buf_t *body, uint32_t vdev,
-                       dt_client_query_t *query, dt_failure_t *failure)
+/* Wait for the answer to query->body. Lock held, released meanwhile. */
+static dt_status_t ask(dt_session_t *session, uint32_t vdev, dt_client_query_t *query,
+                       dt_failure_t *failure)
 {
-    query->body = body->data;
-    query->body_bytes = body->len;
     query->vdev = vdev;
     query->failure = failure;
-    dt_buf_init(&query->answer, DT_SIGNATURE_BYTES_MAX);
     dt_list_push(&session->queries, &query->link);
     session->may_defer = true;
     dt_client_close_frame(session);
@@ -314,6 +311,20 @@ static dt_status_t ask(dt_session_t *session, const dt_buf_t *body, uint32_t vde
     if (!query->is_done || session->state == DT_CLIENT_ENDED)
         return dt_client_failure_from(failure, &session->end);
     return failure->error.code;
+}
+
+/* The same, but where it was foreseen and asked already. */
+static dt_status_t ask_or_take(dt_session_t *session, const dt_signature_t *sig,
+                               const dt_buf_t *body, uint32_t vdev, dt_client_query_t *query,
+                               dt_failure_t *failure)
+{
+    uint64_t course = dt_client_ahead_learn(session, sig, vdev);
+    dt_buf_init(&query->answer, DT_SIGNATURE_BYTES_MAX);
+    query->body = body->data;
+    query->body_bytes = body->len;
+    if (dt_client_ahead_take(session, course, body, &query->answer) == DT_OK)
+        return DT_OK;
+    return ask(session, vdev, query, failure);
 }
 
 static dt_status_t decode(const void *bytes, size_t size, dt_arena_t *arena,
@@ -420,7 +431,7 @@ static dt_status_t ask_and_define(dt_session_t *session, const dt_client_questio
         dt_buf_fini(&body);
         return dt_client_failure_from(failure, &err);
     }
-    status = ask(session, &body, vdev, &query, failure);
+    status = ask_or_take(session, &sig, &body, vdev, &query, failure);
     if (status == DT_OK) {
         status = take_answer(&query, question, arena, &answered, &err);
         for (uint32_t i = 0; status == DT_OK && i < dynamic; i++) /* it is ours, in `arena` */

@@ -72,8 +72,8 @@ _Static_assert(sizeof(dt_channel_t) <= DT_CHANNEL_CONTROL_BYTES, "the channel fi
     (DT_CHANNEL_BULK_AT + (size_t)DT_RING_HEAD_BYTES + DT_CHANNEL_BULK_BYTES)
 
 /* One memory an engine for its metadata thread: cursors, queries down, answers up. A message's kind
- * is the number of the session's instance. A query: u64 number, u32 vdev, the signature's body; an
- * answer: a packed WorkerSessionUp. */
+ * is the number of the session's instance. A query: u64 number, u32 vdev, the signature's body and
+ * those that are asked ahead, one behind the other; an answer: a packed WorkerSessionUp. */
 typedef struct dt_channel_meta {
     dt_ring_cursor_t queries; /* the engine's */
     dt_ring_cursor_t answers; /* the agent's */

@@ -15,6 +15,8 @@
 #include "wire/wire.h"
 
 #define DT_ENGINE_META_ARENA_MAX (32u << 20)
+/* All of an answer must find room in the ring when that has DT_SIGNATURE_BYTES_MAX. */
+#define AHEAD_BYTES_MAX ((size_t)DT_SIGNATURE_BYTES_MAX / 2)
 
 struct dt_engine_meta {
     dt_engine_meta_source_t source;
@@ -43,8 +45,9 @@ typedef struct meta_work {
     const dt_signature_t *sig;
     dt_value_t *args;             /* (sig->arg_count) with numbers for those that are dynamic */
     dt_meta_t *inputs;            /* (sig->input_count) */
-    dt_backend_output_t *outputs; /* (output_count) */
+    dt_backend_output_t *outputs; /* (DT_RECORD_OUTPUTS_MAX), output_count of them filled */
     uint32_t output_count;
+    bool is_ahead; /* nobody has asked yet, and perhaps nobody will: no kernel runs for it */
     dt_engine_answerer_t answerer;
 } meta_work_t;
 
@@ -54,7 +57,8 @@ static dt_status_t work_prepare(meta_work_t *work, dt_error_t *err)
     const dt_signature_t *sig = work->sig;
     work->inputs = dt_arena_calloc(work->arena, sig->input_count, sizeof *work->inputs);
     work->args = dt_arena_calloc(work->arena, sig->arg_count, sizeof *work->args);
-    work->outputs = dt_arena_calloc(work->arena, DT_RECORD_OUTPUTS_MAX, sizeof *work->outputs);
+    if (!work->outputs) /* a megabyte of which a page is used: not cleared */
+        work->outputs = dt_arena_alloc(work->arena, DT_RECORD_OUTPUTS_MAX * sizeof *work->outputs);
     if (!work->inputs || !work->args || !work->outputs)
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a signature");
     for (uint32_t i = 0; i < sig->input_count; i++)
@@ -156,15 +160,15 @@ static dt_status_t infer(meta_work_t *work, dt_error_t *err)
         work->answerer = DT_ENGINE_ANSWERER_RULE;
         status = follow_rule(work, err);
     }
-    if (status == DT_ERR_AGAIN) {
+    if (status == DT_ERR_AGAIN && !work->is_ahead) {
         work->answerer = DT_ENGINE_ANSWERER_REHEARSAL;
         status = ask_backend(work, backend->op_rehearse, op, err);
     }
-    if (status == DT_ERR_AGAIN) {
+    if (status == DT_ERR_AGAIN && !work->is_ahead) {
         work->answerer = DT_ENGINE_ANSWERER_EXECUTION;
         count_outputs(work, op);
     }
-    if (work->source->page && (status == DT_OK || status == DT_ERR_AGAIN))
+    if (work->source->page && (status == DT_OK || (status == DT_ERR_AGAIN && !work->is_ahead)))
         dt_engine_page_answered(work->source->page, work->answerer);
     meta_running[0] = '\0';
     return status;
@@ -217,6 +221,55 @@ static void error_fill(Dtorch__V1__OperatorError *error, const dt_error_t *err, 
     error->source_code = err->source_code;
 }
 
+/* Answer the signature at the cursor. OK: `buf` has it with outputs, whatever *ret_executes says.
+ * AGAIN: nobody can say even how many there are. */
+static dt_status_t answer_next(meta_work_t *work, dt_cursor_t *cursor, dt_buf_t *buf,
+                               bool *ret_executes, dt_error_t *err)
+{
+    dt_signature_t *sig = NULL;
+    int malformed = dt_signature_decode(cursor, work->arena, &sig);
+    dt_status_t status = malformed ? dt_frame_fail(err, malformed, 0, "signature") : DT_OK;
+    work->sig = sig;
+    work->output_count = 0;
+    if (status == DT_OK)
+        status = infer(work, err);
+    *ret_executes = status == DT_ERR_AGAIN;
+    if (status == DT_OK || (*ret_executes && work->output_count > 0))
+        status = signature_fill(work, buf, err);
+    return status;
+}
+
+/* What the program will probably ask next: where there is no plain answer, it is left empty, and
+ * the program asks when it comes to that. */
+static void answer_ahead(meta_work_t *work, dt_cursor_t *cursor, dt_buf_t *buf,
+                         Dtorch__V1__SigAnswer *answer)
+{
+    dt_arena_t *whole = work->arena;
+    dt_arena_t each;
+    dt_error_t unread = {0}; /* who wants it asks again */
+    size_t ends[DT_WIRE_AHEAD_MAX];
+    size_t count = 0, at = 0;
+    dt_arena_init(&each, DT_ENGINE_META_ARENA_MAX);
+    work->is_ahead = true;
+    for (; count < DT_WIRE_AHEAD_MAX && !cursor->error && dt_cursor_left(cursor); count++) {
+        bool executes;
+        size_t before = buf->len;
+        work->arena = &each;
+        dt_status_t status = answer_next(work, cursor, buf, &executes, &unread);
+        if (status != DT_OK || executes)
+            buf->len = before;
+        ends[count] = buf->len;
+        dt_arena_reset(&each);
+    }
+    work->arena = whole;
+    dt_arena_fini(&each);
+    if (!count || !(answer->ahead = dt_arena_calloc(whole, count, sizeof *answer->ahead)))
+        return;
+    answer->n_ahead = count;
+    for (size_t i = 0; i < count; at = ends[i++])
+        answer->ahead[i] = (ProtobufCBinaryData){ends[i] - at, buf->data + at};
+}
+
 /* NOLINTNEXTLINE(readability-function-size): who answers, what is asked, where the answer goes */
 dt_status_t dt_engine_meta_answer(const dt_engine_meta_source_t *source, dt_arena_t *arena,
                                   uint64_t query, uint32_t vdev, const uint8_t *body, size_t size,
@@ -224,35 +277,33 @@ dt_status_t dt_engine_meta_answer(const dt_engine_meta_source_t *source, dt_aren
 {
     meta_work_t work = {.source = source, .arena = arena};
     dt_cursor_t cursor = {body, body + size, 0};
-    dt_signature_t *sig = NULL;
-    dt_buf_t buf;
+    dt_buf_t buf, ahead;
     dt_error_t err = {0};
     Dtorch__V1__WorkerSessionUp up;
     Dtorch__V1__SigAnswer answer;
     Dtorch__V1__OperatorError error;
+    bool executes;
     dtorch__v1__worker_session_up__init(&up);
     dtorch__v1__sig_answer__init(&answer);
     dt_buf_init(&buf, DT_SIGNATURE_BYTES_MAX);
+    dt_buf_init(&ahead, AHEAD_BYTES_MAX);
     answer.query = query;
     up.kind_case = DTORCH__V1__WORKER_SESSION_UP__KIND_ANSWER;
     up.answer = &answer;
-    int malformed = dt_signature_decode(&cursor, arena, &sig);
-    dt_status_t status = malformed ? dt_frame_fail(&err, malformed, 0, "signature") : DT_OK;
-    work.sig = sig;
-    if (status == DT_OK)
-        status = infer(&work, &err);
-    answer.needs_execution = status == DT_ERR_AGAIN;
-    if (status == DT_OK || (answer.needs_execution && work.output_count > 0))
-        status = signature_fill(&work, &buf, &err);
+    dt_status_t status = answer_next(&work, &cursor, &buf, &executes, &err);
+    answer.needs_execution = executes;
     if (status == DT_OK) {
         answer.signature.data = buf.data;
         answer.signature.len = buf.len;
     } else if (status != DT_ERR_AGAIN) {
         err.code = status;
-        error_fill(&error, &err, sig ? sig->name : "signature", vdev, arena);
+        error_fill(&error, &err, work.sig ? work.sig->name : "signature", vdev, arena);
         answer.error = &error;
     }
+    if (buf.len <= AHEAD_BYTES_MAX)
+        answer_ahead(&work, &cursor, &ahead, &answer);
     status = dt_wire_pack(&up.base, arena, ret_answer, ret_size);
+    dt_buf_fini(&ahead);
     dt_buf_fini(&buf);
     return status;
 }

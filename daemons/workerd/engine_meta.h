@@ -34,8 +34,8 @@ void dt_engine_meta_stop(dt_engine_meta_t *meta); /* NULL is fine. Blocking: for
 /* What this thread asks the backend about now; "" if it does not. Safe in a signal handler. */
 const char *dt_engine_meta_running(void);
 
-/* Answer one query: `body` is of wire/signature.h. *ret_answer is a packed WorkerSessionUp in
- * `arena`. Errors: NOMEM. Threads: any. */
+/* Answer one query: `body` is of wire/signature.h, and behind it may be those that are asked ahead.
+ * *ret_answer is a packed WorkerSessionUp in `arena`. Errors: NOMEM. Threads: any. */
 DT_MUST_USE dt_status_t dt_engine_meta_answer(const dt_engine_meta_source_t *source,
                                               dt_arena_t *arena, uint64_t query, uint32_t vdev,
                                               const uint8_t *body, size_t size,

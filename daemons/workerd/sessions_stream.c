@@ -84,11 +84,17 @@ static void take_query(dt_node_instance_t *instance, const Dtorch__V1__SigQuery 
                                  : NULL;
     uint8_t *bytes;
     size_t size = DT_CHANNEL_QUERY_HEAD + query->signature.len;
+    for (size_t i = 0; i < query->n_ahead; i++)
+        size += query->ahead[i].len;
     if (door && dt_ring_reserve(&door->queries, size, &bytes, NULL) == DT_OK) {
         memset(bytes, 0, DT_CHANNEL_QUERY_HEAD);
         memcpy(bytes, &query->query, sizeof query->query);
         memcpy(bytes + sizeof query->query, &query->vdev, sizeof query->vdev);
-        memcpy(bytes + DT_CHANNEL_QUERY_HEAD, query->signature.data, query->signature.len);
+        uint8_t *to = bytes + DT_CHANNEL_QUERY_HEAD;
+        memcpy(to, query->signature.data, query->signature.len);
+        to += query->signature.len;
+        for (size_t i = 0; i < query->n_ahead; to += query->ahead[i++].len)
+            memcpy(to, query->ahead[i].data, query->ahead[i].len);
         dt_ring_commit(&door->queries, size, instance->number);
         return;
     }

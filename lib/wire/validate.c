@@ -33,11 +33,13 @@
 #define NODE(name)          ROW(name, .kind = DT_VALIDATE_NODE)
 #define NODE1(name)         ROW(name, .kind = DT_VALIDATE_NODE, .min = 1)
 #define BYTES(name, lo, hi) ROW(name, .kind = DT_VALIDATE_BYTES, .min = (lo), .max = (hi))
-#define BYTES0(name, n)     ROW(name, .kind = DT_VALIDATE_BYTES_OR_NONE, .max = (n))
-#define MESSAGE(name)       ROW(name, .kind = DT_VALIDATE_MESSAGE)
-#define MESSAGE1(name)      ROW(name, .kind = DT_VALIDATE_MESSAGE, .min = 1)
-#define LIST(name, n)       ROW(name, .kind = DT_VALIDATE_MESSAGE, .count_max = (n))
-#define ENUM(name)          ROW(name, .kind = DT_VALIDATE_ENUM)
+#define BYTES_LIST(name, lo, hi, n)                                                                \
+    ROW(name, .kind = DT_VALIDATE_BYTES, .min = (lo), .max = (hi), .count_max = (n))
+#define BYTES0(name, n) ROW(name, .kind = DT_VALIDATE_BYTES_OR_NONE, .max = (n))
+#define MESSAGE(name)   ROW(name, .kind = DT_VALIDATE_MESSAGE)
+#define MESSAGE1(name)  ROW(name, .kind = DT_VALIDATE_MESSAGE, .min = 1)
+#define LIST(name, n)   ROW(name, .kind = DT_VALIDATE_MESSAGE, .count_max = (n))
+#define ENUM(name)      ROW(name, .kind = DT_VALIDATE_ENUM)
 
 static const dt_validate_row_t version_rows[] = {FREE(major), INT(minor, 0, 1000)};
 static const dt_validate_row_t beat_rows[] = {FREE(sequence), FREE(progress),
@@ -168,9 +170,11 @@ static const dt_validate_row_t vdev_binding_rows[] = {
 static const dt_validate_row_t session_bye_rows[] = {TEXT(reason, 256)};
 static const dt_validate_row_t ack_rows[] = {FREE(sequence), FREE(credit_bytes)};
 static const dt_validate_row_t sig_query_rows[] = {
-    INT(query, 1, -1), BYTES(signature, 1, SIGNATURE_MAX), INT(vdev, 0, 4095)};
+    INT(query, 1, -1), BYTES(signature, 1, SIGNATURE_MAX), INT(vdev, 0, 4095),
+    BYTES_LIST(ahead, 1, DT_WIRE_AHEAD_BYTES, DT_WIRE_AHEAD_MAX)};
 static const dt_validate_row_t sig_answer_rows[] = {
-    INT(query, 1, -1), BYTES(signature, 0, SIGNATURE_MAX), MESSAGE(error), FREE(needs_execution)};
+    INT(query, 1, -1), BYTES(signature, 0, SIGNATURE_MAX), MESSAGE(error), FREE(needs_execution),
+    BYTES_LIST(ahead, 0, SIGNATURE_MAX, DT_WIRE_AHEAD_MAX)};
 static const dt_validate_row_t result_rows[] = {
     INT(future, 1, -1), BYTES(meta, 0, META_MAX), BYTES(value, 0, 4096),      FREE(transfer),
     FREE(size_bytes),   MESSAGE(error),           BYTES(layout, 0, META_MAX),
@@ -463,6 +467,18 @@ static dt_status_t check_create_key(const ProtobufCMessage *message, dt_error_t 
     return check_lifetime(request->lifetime_ms, "CreateKeyRequest", KEY_LIFETIME_MAX, err);
 }
 
+static dt_status_t check_query(const ProtobufCMessage *message, dt_error_t *err)
+{
+    const Dtorch__V1__SigQuery *query = (const void *)message;
+    size_t bytes = 0;
+    for (size_t i = 0; i < query->n_ahead; i++)
+        bytes += query->ahead[i].len;
+    if (bytes <= DT_WIRE_AHEAD_BYTES)
+        return DT_OK;
+    return dt_fail(err, DT_ERR_INVALID, "wire", DT_WIRE_BOUND,
+                   "SigQuery.ahead: %zu bytes in all, bound %u", bytes, DT_WIRE_AHEAD_BYTES);
+}
+
 #define TABLE(prefix, rows, check)                                                                 \
     {                                                                                              \
         &dtorch__v1__##prefix##__descriptor, rows, sizeof(rows) / sizeof((rows)[0]), check         \
@@ -499,7 +515,7 @@ static const dt_validate_table_t tables[] = {
     TABLE(session_welcome, session_welcome_rows, NULL),
     TABLE(vdev_binding, vdev_binding_rows, NULL),
     TABLE(session_bye, session_bye_rows, NULL),
-    TABLE(sig_query, sig_query_rows, NULL),
+    TABLE(sig_query, sig_query_rows, check_query),
     TABLE(sig_answer, sig_answer_rows, NULL),
     TABLE(futures_done, futures_done_rows, NULL),
     TABLE(operator_error, operator_error_rows, NULL),

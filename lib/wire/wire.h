@@ -29,6 +29,10 @@
  * texts unpack into less than this. */
 #define DT_WIRE_ARENA_MAX (2u << 20)
 
+/* Signatures that one SigQuery asks ahead, and the bytes of all of them. */
+#define DT_WIRE_AHEAD_MAX   64u
+#define DT_WIRE_AHEAD_BYTES (16u << 10)
+
 /* Numbers of dt_error_t.source_code where source is "wire". */
 typedef enum dt_wire_error {
     DT_WIRE_SIZE = 1,    /* the message is larger than its bound */

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -81,6 +82,121 @@ Test(client, metadata_is_known_without_waiting_for_the_operator)
                  (unsigned long)info.queries);
     dt_tensor_free(a);
     dt_tensor_free(t);
+    dt_clienttest_disconnect(session);
+    stop(tc);
+}
+
+/* ---- shapes that grow ---- */
+
+enum { GROWN_STEPS = 50, GROWN_WIDTH = 4, GROWN_KNOWN = 6 };
+
+/* One head of attention over all keys and values so far, by loops. */
+static void attend(const float (*keys)[GROWN_WIDTH], const float (*values)[GROWN_WIDTH], int count,
+                   const float *query, float *ret)
+{
+    double weights[GROWN_STEPS], sum = 0, most = -1e30;
+    for (int i = 0; i < count; i++) {
+        weights[i] = 0;
+        for (int k = 0; k < GROWN_WIDTH; k++)
+            weights[i] += (double)query[k] * (double)keys[i][k];
+        most = weights[i] > most ? weights[i] : most;
+    }
+    for (int i = 0; i < count; i++)
+        sum += weights[i] = exp(weights[i] - most);
+    for (int k = 0; k < GROWN_WIDTH; k++) {
+        double value = 0;
+        for (int i = 0; i < count; i++)
+            value += weights[i] / sum * (double)values[i][k];
+        ret[k] = (float)value;
+    }
+}
+
+/* cache = cat(cache, row) along the rows. */
+static void append_row(dt_session_t *session, dt_tensor_t **cache, const float *row)
+{
+    dt_tensor_t *next = dt_clienttest_f32(session, 3, (int64_t[]){1, 1, GROWN_WIDTH}, row);
+    if (!*cache) {
+        *cache = next;
+        return;
+    }
+    dt_tensor_t *const parts[] = {*cache, next};
+    dt_tensor_t *both = dt_clienttest_call(
+        session, "aten::cat", (dt_value_t[]){dt_arg_tensors(parts, 2), dt_arg_int(1)}, 2);
+    dt_tensor_free(*cache);
+    dt_tensor_free(next);
+    *cache = both;
+}
+
+/* softmax(query keys^T + mask[:count]) values */
+static dt_tensor_t *decode_step(dt_session_t *session, dt_tensor_t *query, dt_tensor_t *keys,
+                                dt_tensor_t *values, dt_tensor_t *mask, int count)
+{
+    dt_tensor_t *at[6];
+    at[0] =
+        dt_clienttest_call(session, "aten::transpose.int",
+                           (dt_value_t[]){dt_arg_tensor(keys), dt_arg_int(1), dt_arg_int(2)}, 3);
+    at[1] = dt_clienttest_call2(session, "aten::bmm", query, at[0]);
+    at[2] = dt_clienttest_call(session, "aten::slice.Tensor",
+                               (dt_value_t[]){dt_arg_tensor(mask), dt_arg_int(0), dt_arg_int(0),
+                                              dt_arg_int(count), dt_arg_int(1)},
+                               5);
+    at[3] = dt_clienttest_call2(session, "aten::add.Tensor", at[1], at[2]);
+    at[4] = dt_clienttest_call(
+        session, "aten::_softmax",
+        (dt_value_t[]){dt_arg_tensor(at[3]), dt_arg_int(-1), dt_arg_bool(false)}, 3);
+    at[5] = dt_clienttest_call2(session, "aten::bmm", at[4], values);
+    for (int i = 0; i < 5; i++)
+        dt_tensor_free(at[i]);
+    return at[5];
+}
+
+static uint64_t queries_of(dt_session_t *session)
+{
+    dt_session_info_t info = {.struct_size = sizeof info};
+    cr_assert_eq(dt_session_info(session, &info), DT_OK);
+    return info.queries;
+}
+
+static void decode(dt_session_t *session)
+{
+    float keys[GROWN_STEPS][GROWN_WIDTH], values[GROWN_STEPS][GROWN_WIDTH], query[GROWN_WIDTH];
+    float zeros[GROWN_STEPS] = {0}, is[GROWN_WIDTH], wanted[GROWN_WIDTH];
+    dt_tensor_t *key_cache = NULL, *value_cache = NULL;
+    dt_tensor_t *mask = dt_clienttest_f32(session, 1, (int64_t[]){GROWN_STEPS}, zeros);
+    uint64_t asked = 0;
+    for (int step = 0; step < GROWN_STEPS; step++) {
+        for (int k = 0; k < GROWN_WIDTH; k++) {
+            keys[step][k] = (float)((step * 7 + k * 3) % 11) / 8 - 0.5f;
+            values[step][k] = (float)((step * 5 + k) % 13) / 4;
+            query[k] = (float)((step + 2 * k) % 5) / 4 - 0.5f;
+        }
+        append_row(session, &key_cache, keys[step]);
+        append_row(session, &value_cache, values[step]);
+        dt_tensor_t *q = dt_clienttest_f32(session, 3, (int64_t[]){1, 1, GROWN_WIDTH}, query);
+        dt_tensor_t *got = decode_step(session, q, key_cache, value_cache, mask, step + 1);
+        dt_clienttest_read(got, is, sizeof is);
+        attend(keys, values, step + 1, query, wanted);
+        for (int k = 0; k < GROWN_WIDTH; k++)
+            cr_assert_float_eq(is[k], wanted[k], 1e-5, "step %d: %g, not %g", step, (double)is[k],
+                               (double)wanted[k]);
+        dt_tensor_free(got);
+        dt_tensor_free(q);
+        if (step < GROWN_KNOWN)
+            asked = queries_of(session);
+    }
+    cr_assert_geq(asked, 10, "the first steps ask");
+    cr_assert_eq(queries_of(session), asked, "later ones ask nothing: %lu, not %lu",
+                 (unsigned long)queries_of(session), (unsigned long)asked);
+    dt_tensor_free(mask);
+    dt_tensor_free(key_cache);
+    dt_tensor_free(value_cache);
+}
+
+Test(client, a_cache_that_grows_asks_nothing_after_its_first_steps)
+{
+    dt_testcluster_t *tc = start(NULL);
+    dt_session_t *session = dt_clienttest_connect(tc, NULL, NULL);
+    decode(session);
     dt_clienttest_disconnect(session);
     stop(tc);
 }

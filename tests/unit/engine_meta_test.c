@@ -82,6 +82,56 @@ Test(engine_meta, what_cannot_be_told_is_an_error_or_needs_execution)
     dtorch__v1__worker_session_up__free_unpacked(up, NULL);
 }
 
+/* Append the question for a view of so many elements. */
+static void add_question(dt_buf_t *body, const char *name, int64_t size)
+{
+    const dt_value_t args[] = {{.tag = DT_VALUE_TENSOR}};
+    dt_signature_tensor_t input = {.layout = {.mesh = 3}};
+    cr_assert_eq(dt_meta_set(&input.meta, DT_DTYPE_F32, 1, &size, NULL, 0, NULL), DT_OK);
+    const dt_signature_t sig = {.name = name,
+                                .arg_count = 1,
+                                .input_count = 1,
+                                .flags = DT_SIGNATURE_UNKNOWN,
+                                .args = args,
+                                .inputs = &input};
+    cr_assert_eq(dt_signature_encode(&sig, body, NULL), DT_OK);
+}
+
+Test(engine_meta, what_is_asked_ahead_has_a_plain_answer_or_none)
+{
+    dt_buf_t body;
+    dt_arena_t arena;
+    uint8_t *answer;
+    size_t size;
+    const dt_engine_meta_source_t source = {.backend = &fake_backend, .kind = "cpu"};
+    dt_buf_init(&body, 4096);
+    add_question(&body, "aten::view", 5);
+    add_question(&body, "aten::view", 6);
+    add_question(&body, "aten::nothing", 7); /* an error */
+    add_question(&body, "fake::slow", 8);    /* by execution */
+    add_question(&body, "aten::view", 9);
+    cr_assert_eq(dt_buf_append(&body, "\xff\xff\xff", 3), DT_OK);
+    dt_arena_init(&arena, 16 << 20);
+    cr_assert_eq(dt_engine_meta_answer(&source, &arena, 1, 2, body.data, body.len, &answer, &size),
+                 DT_OK);
+    Dtorch__V1__WorkerSessionUp *up = dtorch__v1__worker_session_up__unpack(NULL, size, answer);
+    cr_assert_not_null(up);
+    cr_assert_gt(up->answer->signature.len, 0);
+    cr_assert_null(up->answer->error);
+    cr_assert_eq(up->answer->n_ahead, 5);
+    for (size_t i = 0; i < 5; i++)
+        cr_assert_eq(up->answer->ahead[i].len > 0, i == 0 || i == 3, "%zu", i);
+    dt_signature_t *sig;
+    dt_cursor_t cursor = {up->answer->ahead[3].data,
+                          up->answer->ahead[3].data + up->answer->ahead[3].len, 0};
+    cr_assert_eq(dt_signature_decode(&cursor, &arena, &sig), 0);
+    cr_assert_eq(sig->inputs[0].meta.sizes[0], 9);
+    cr_assert_eq(sig->outputs[0].meta.sizes[0], 9);
+    dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+    dt_arena_fini(&arena);
+    dt_buf_fini(&body);
+}
+
 static Dtorch__V1__WorkerSessionUp *unpack(unsigned field, const uint8_t *body, size_t size)
 {
     uint8_t bytes[256];
