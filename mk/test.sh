@@ -81,6 +81,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage programs check-programs SEEDS=40
     stage device check-device
     stage demo check-demo
+    stage tutorial check-tutorial
     stage corpus check-corpus
     stage sim check-sim SEEDS=500
     stage component check-component

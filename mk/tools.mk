@@ -1,10 +1,12 @@
 # Tools for people: dependencies, everything that must pass, a demonstration, a cluster in one terminal, figures.
 N ?= 3
+DEVICES ?= cpu:2
+RUN ?= build/run
 ONLY ?=
 export PROMPT
 # Where nobody said how many, as many compilers as there are processors.
 PARALLEL := $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
-.PHONY: deps test demo check-demo run-dev bench compdb lint venv
+.PHONY: deps test demo check-demo check-tutorial run-dev bench compdb lint venv
 deps: ## install the missing packages of mk/packages.txt; nothing else
 	$(Q)sh mk/deps.sh
 test: ## all checks and test tiers, gcc and clang; ends with "N passed, N failed"
@@ -14,8 +16,11 @@ demo: ## install what is missing, build; a language model on a cluster of daemon
 	$(Q)sh mk/demo.sh $(BUILD)
 check-demo: all ## the demonstration, shorter: to its end, with a wrong token, stopped in the middle
 	$(Q)sh mk/demo.sh $(BUILD) check
-run-dev: all ## a controller and N=3 workers in this terminal; Ctrl-C ends all
-	$(Q)bash mk/run-dev.sh $(abspath $(BUILD)/bin) $(N)
+check-tutorial: all ## the programs and commands of the documents, on a cluster of daemons: what they print is what is told
+	$(Q)sh mk/check-tutorial.sh $(BUILD)
+run-dev: all ## a controller and N=3 workers with DEVICES=cpu:2 each in this terminal; Ctrl-C ends all
+	$(Q)[ ! -e $(BUILD)/lib/libdtorch_torch.so ] || build/venv/bin/python client/python/build_dtorch.py tree build/python $(BUILD)
+	$(Q)RUN=$(RUN) exec bash mk/run-dev.sh $(BUILD) $(N) "$(DEVICES)"
 bench: ## the figures, one JSON line each, also in build/bench.jsonl; ONLY=key,key
 	+$(Q)$(MAKE) --no-print-directory PRESET=release all bench-programs
 	$(Q)sh mk/bench.sh build/release "$(ONLY)"

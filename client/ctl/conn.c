@@ -84,9 +84,12 @@ dt_status_t dt_ctl_conn_open(dt_ctl_conn_t *conn, dt_arena_t *kept, const char *
         return DT_OK;
     DT_TRY(dt_conf_load(dt_conf_table_client(), &sources, &conn->conf, err));
     const dt_strv_t *addresses = dt_conf_list(conn->conf, "Address");
+    /* A socket that somebody named is for people, an address for programs too: who has set both, as
+     * in a shell that runs programs, wants to administrate. */
+    bool is_local = !dt_conf_is_default(conn->conf, "AdminSocket");
     if (hosts)
         DT_TRY(add_hosts(conn, kept, hosts, err));
-    for (size_t i = 0; !hosts && i < addresses->count; i++)
+    for (size_t i = 0; !hosts && !is_local && i < addresses->count; i++)
         DT_TRY(add_address(conn, kept, addresses->items[i], err));
     if (conn->address_count == 0)
         DT_TRY(add_address(conn, kept, dt_conf_str(conn->conf, "AdminSocket"), err));

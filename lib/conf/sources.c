@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +175,22 @@ static const char *find_variable(char *const *environment, const char *name)
     return NULL;
 }
 
+/* Set a value that a person typed, in a shell: a path that does not begin at the root begins in the
+ * current folder. In a file it is refused, since a file does not know where it will be read. */
+static dt_status_t set_typed(dt_conf_t *conf, size_t index, const char *value, const char *origin,
+                             dt_error_t *err)
+{
+    char path[PATH_MAX + DT_CONF_LINE_MAX];
+    if (conf->table->options[index].type != DT_CONF_PATH || !*value || *value == '/' ||
+        !getcwd(path, PATH_MAX))
+        return dt_conf_set(conf, index, value, origin, err);
+    size_t len = strlen(path);
+    int more = snprintf(path + len, sizeof path - len, "%s%s", len > 1 ? "/" : "", value);
+    if (more < 0 || (size_t)more >= sizeof path - len)
+        return dt_conf_set(conf, index, value, origin, err);
+    return dt_conf_set(conf, index, path, origin, err);
+}
+
 static dt_status_t apply_environment(dt_conf_t *conf, char *const *environment, dt_error_t *err)
 {
     for (size_t i = 0; i < conf->table->option_count; i++) {
@@ -184,7 +201,7 @@ static dt_status_t apply_environment(dt_conf_t *conf, char *const *environment, 
         if (!value || !*value)
             continue;
         (void)snprintf(origin, sizeof origin, "environment %s", name);
-        DT_TRY(dt_conf_set(conf, i, value, origin, err));
+        DT_TRY(set_typed(conf, i, value, origin, err));
     }
     return DT_OK;
 }
@@ -207,7 +224,7 @@ dt_status_t dt_conf_apply_sources(dt_conf_t *conf, const dt_conf_sources_t *sour
         dt_check(index < conf->table->option_count);
         dt_conf_flag_name(flag->key, name);
         (void)snprintf(origin, sizeof origin, "flag %s", flag->origin ? flag->origin : name);
-        DT_TRY(dt_conf_set(conf, index, flag->value, origin, err));
+        DT_TRY(set_typed(conf, index, flag->value, origin, err));
     }
     return DT_OK;
 }

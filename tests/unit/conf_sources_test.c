@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "conf/conf.h"
 #include "lib/temptree.h"
@@ -234,4 +235,24 @@ Test(conf_sources, a_reload_of_a_wrong_file_changes_nothing, .init = setup, .fin
                  DT_ERR_INVALID);
     cr_assert(strstr(error.text, "controllerd.conf:3: unknown key \"X\""), "%s", error.text);
     cr_assert(conf == NULL && changed.count == 0);
+}
+
+Test(conf_sources, a_path_that_a_person_types_begins_in_the_current_folder, .init = setup,
+     .fini = cleanup)
+{
+    char *environment[] = {(char[]){"DTORCH_STATE_DIRECTORY=var/x"}, NULL};
+    dt_conf_flag_t flag = {"AdminSocket", "admin.sock", NULL};
+    char here[4096], wanted[4200];
+    cr_assert_not_null(getcwd(here, sizeof here));
+    dt_conf_t *conf =
+        load((dt_conf_sources_t){.environment = environment, .flags = &flag, .flag_count = 1});
+    cr_assert(conf, "%s", error.text);
+    (void)snprintf(wanted, sizeof wanted, "%s/var/x", here);
+    expect(conf, "StateDirectory", wanted, "environment DTORCH_STATE_DIRECTORY");
+    (void)snprintf(wanted, sizeof wanted, "%s/admin.sock", here);
+    expect(conf, "AdminSocket", wanted, "flag --admin-socket");
+    dt_conf_free(conf);
+    write_text("/etc/dtorch/controllerd.conf", "[Controller]\nStateDirectory=var/x\n");
+    cr_assert(load((dt_conf_sources_t){0}) == NULL, "a file does not know where it is read");
+    cr_assert(strstr(error.text, "not an absolute path"), "%s", error.text);
 }

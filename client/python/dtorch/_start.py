@@ -60,6 +60,12 @@ def bin_dir() -> bytes | None:
     return str(folder).encode() if folder.is_dir() and "DTORCH_BIN" not in os.environ else None
 
 
+def program_name() -> bytes | None:
+    """The script's name, as people see the program in lists of jobs; None: there is no script."""
+    name = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    return None if name in ("", "-c", "-m") else name[:64].encode("ascii", "replace")
+
+
 def _check_versions() -> None:
     built = _native.built_for()
     if not built:
@@ -83,9 +89,8 @@ def _install(library: _native.Library) -> None:
     _torch.install()
     _sharded.install()
     _distribute.install()
-    if bin_dir() is not None:
-        options = _native.Options(struct_size=c.sizeof(_native.Options), bin_dir=bin_dir())
-        _check(library, library.configure(c.byref(options)))
+    options = _native.Options(struct_size=c.sizeof(_native.Options), bin_dir=bin_dir(), program=program_name())
+    _check(library, library.configure(c.byref(options)))
     atexit.register(_finish)
 
 
