@@ -459,7 +459,7 @@ static bool needs_relay(dt_session_t *session)
         dt_client_upload_t *upload = DT_CONTAINER_OF(at, dt_client_upload_t, link);
         needs = route(session, upload, &path) && !path;
     }
-    if (!dt_list_is_empty(&session->downloads))
+    if (!dt_list_is_empty(&session->downloads) || session->has_refused)
         needs |=
             !is_direct && (!session->settings.uses_direct || !dt_list_is_empty(&session->paths) ||
                            dt_loop_now_ns() >= session->io.door_ns);
@@ -467,11 +467,22 @@ static bool needs_relay(dt_session_t *session)
     return needs;
 }
 
+/* By some way each byte that comes for nobody is answered: that is told then. Lock held. */
+static bool owes_answer(dt_session_t *session)
+{
+    bool has_way = session->io.bulk != NULL;
+    for (dt_list_t *at = session->paths.next; at != &session->paths; at = at->next)
+        has_way |= DT_CONTAINER_OF(at, dt_client_path_t, link)->state == DT_CLIENT_PATH_READY;
+    session->has_refused &= !has_way;
+    return session->has_refused;
+}
+
 void dt_client_bulk_pump(dt_session_t *session)
 {
     dt_client_io_t *io = &session->io;
     pthread_mutex_lock(&session->lock);
-    bool has_work = !dt_list_is_empty(&session->uploads) || !dt_list_is_empty(&session->downloads);
+    bool has_work = !dt_list_is_empty(&session->uploads) ||
+                    !dt_list_is_empty(&session->downloads) || owes_answer(session);
     pthread_mutex_unlock(&session->lock);
     int64_t now_ns = dt_loop_now_ns();
     if (has_work && !io->is_bulk_busy)

@@ -527,6 +527,7 @@ struct dt_session {
     dt_client_ahead_t *ahead; /* NULL: nothing was asked yet */
     dt_list_t uploads;        /* in order of number */
     dt_list_t downloads;      /* futures whose bytes are coming */
+    bool has_refused; /* a value: its node is to hear of it, by a way that is not there yet */
     uint64_t upload_next;
     size_t copied_bytes; /* of uploads, kept until they have arrived */
     dt_list_t paths;     /* dt_client_path_t */

@@ -143,7 +143,7 @@ static void on_result(dt_session_t *session, const Dtorch__V1__Result *result)
 {
     pthread_mutex_lock(&session->lock);
     dt_client_result(session, result);
-    bool has_download = !dt_list_is_empty(&session->downloads);
+    bool has_download = !dt_list_is_empty(&session->downloads) || session->has_refused;
     if (!session->is_ticking) { /* it confirms what has come */
         session->is_ticking = true;
         dt_client_io_kick(session);

@@ -241,6 +241,7 @@ void dt_client_result(dt_session_t *session, const Dtorch__V1__Result *result)
         return;
     }
     if (future->is_dropped) {
+        session->has_refused |= result->transfer != 0;
         dt_client_future_done(future, DT_OK);
         return;
     }

@@ -223,7 +223,7 @@ static void on_tick(void *arg, int64_t deadline_ns)
     }
     is_busy = session->open || session->free_count > 0 ||
               session->future_base - 1 > io->told_done || !dt_list_is_empty(&session->uploads) ||
-              !dt_list_is_empty(&session->downloads);
+              !dt_list_is_empty(&session->downloads) || session->has_refused;
     io->idle_ticks = is_busy ? 0 : io->idle_ticks + 1;
     if (io->idle_ticks > DT_CLIENT_TICKS_IDLE)
         session->is_ticking = false;

@@ -488,6 +488,9 @@ static bool on_message(dt_node_connection_t *c)
         refuse(c, "a message that a program may not send");
         return true;
     }
+    bool is_again = (chunk.head.flags & DT_CHANNEL_CHUNK_RESTART) && c->instance->has_withheld;
+    if (is_again) /* what it asks for was withheld, and perhaps others that it wants no more */
+        chunk.head.transfer = 0;
     dt_status_t status = dt_node_bulk_write(c->instance, &chunk);
     if (status == DT_ERR_AGAIN) {
         dt_ring_want_room(&c->instance->bulk);
@@ -495,6 +498,8 @@ static bool on_message(dt_node_connection_t *c)
     }
     if (status == DT_ERR_AGAIN)
         return false;
+    if (is_again)
+        c->instance->has_withheld = c->instance->is_overdue = false;
     bool is_placed = chunk.head.flags & DT_CHANNEL_CHUNK_PLACED;
     c->owner->sessions->stats.bulk[is_placed ? DT_NODE_BULK_WINDOW : DT_NODE_BULK_DIRECT]
         .up_bytes += is_placed ? chunk.head.size : chunk.size;
@@ -814,12 +819,17 @@ static void on_accept(void *arg, int events)
         (void)close(fd);
 }
 
+/* What was withheld the program asks for when its connection is there, but it may have learnt of a
+ * value later than that. */
 static void restart_all(dt_node_sessions_t *sessions)
 {
     for (dt_list_t *at = sessions->instances.next, *next; at != &sessions->instances; at = next) {
         dt_node_instance_t *instance = DT_CONTAINER_OF(at, dt_node_instance_t, link);
+        bool is_due = instance->must_restart || (instance->is_overdue && instance->data);
         next = at->next;
-        if (instance->must_restart)
+        instance->has_withheld &= !instance->is_overdue;
+        instance->is_overdue = instance->has_withheld && instance->data;
+        if (is_due)
             dt_node_bulk_restart(instance);
     }
 }

@@ -99,7 +99,10 @@ typedef struct dt_node_instance {
     struct dt_node_connection *data;    /* the newest; NULL: none */
     uint32_t window_last;               /* number of the newest connection */
     bool must_restart;                  /* dt_node_bulk_restart() had no room */
-    int32_t looks; /* how well it paid to look for answers, see dt_node_up_look() */
+    bool has_relay;    /* the program has had a stream for bytes to the controller */
+    bool has_withheld; /* bytes of values: nobody was there whom they could have reached */
+    bool is_overdue;   /* that was so at the last look, with a connection: nobody has asked */
+    int32_t looks;     /* how well it paid to look for answers, see dt_node_up_look() */
 } dt_node_instance_t;
 
 struct dt_node_sessions {

@@ -124,11 +124,15 @@ static bool take_plain_chunk(dt_node_instance_t *instance, const uint8_t *data, 
         stream_fail(instance, "a malformed chunk");
         return true;
     }
-    if (chunk.head.transfer == 0 && (chunk.head.flags & DT_CHANNEL_CHUNK_RESTART)) {
+    bool is_restart = chunk.head.transfer == 0 && (chunk.head.flags & DT_CHANNEL_CHUNK_RESTART);
+    instance->has_relay |= !is_restart || chunk.is_done;
+    if (is_restart || (instance->has_withheld && instance->has_relay)) {
         if (!instance->data) /* else nothing goes by the controller */
             dt_node_bulk_restart(instance);
-        return true;
+        instance->has_withheld &= !instance->has_relay;
     }
+    if (is_restart)
+        return true;
     chunk.head.flags &= ~(uint32_t)DT_CHANNEL_CHUNK_PLACED; /* windows are not the controller's */
     if (chunk.size == 0 && !(chunk.head.flags & DT_CHANNEL_CHUNK_ERROR))
         chunk.head.flags |= DT_CHANNEL_CHUNK_ACK;

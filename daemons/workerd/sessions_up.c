@@ -83,7 +83,9 @@ void dt_node_up_received(dt_node_instance_t *instance, uint64_t number)
     dt_node_up_pump(instance);
 }
 
-/* Chunks go to the data connection, if there is one; the controller hears of their ends. */
+/* Chunks go to the data connection, if there is one; the controller hears of their ends. Before the
+ * program has any way for them, bytes would only be thrown away by the controller: it asks for them
+ * when it has one. */
 static bool take_chunk(dt_node_instance_t *instance, const dt_ring_message_t *message)
 {
     dt_cursor_t cursor = {message->bytes + 1, message->bytes + message->size, 0};
@@ -94,6 +96,10 @@ static bool take_chunk(dt_node_instance_t *instance, const dt_ring_message_t *me
         return false;
     if (dt_node_data_take(instance, &chunk))
         return !chunk.is_done && !chunk.error;
+    if (chunk.size > 0 && !instance->has_relay) {
+        instance->has_withheld = true;
+        return true;
+    }
     instance->owner->stats.bulk[DT_NODE_BULK_RELAYED].down_bytes += chunk.size;
     return false;
 }

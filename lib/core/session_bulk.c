@@ -144,12 +144,14 @@ static void to_link(dt_sessions_t *sessions, const dt_session_link_t *link, cons
 }
 
 /* Answers may have been lost, of values too that the client has dropped and will not ask for again:
- * what a node waits for it says once more, and is told that it is over. */
-static void say_restart(dt_sessions_t *sessions, const dt_session_link_t *link)
+ * what a node waits for it says once more, and is told that it is over. Without a stream of the
+ * client's nothing would go on. */
+static void say_restart(dt_sessions_t *sessions, const dt_session_link_t *link, bool has_stream)
 {
     Dtorch__V1__WorkerSessionDown down = DTORCH__V1__WORKER_SESSION_DOWN__INIT;
     Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
     chunk.restart = true;
+    chunk.done = has_stream;
     down.kind_case = DTORCH__V1__WORKER_SESSION_DOWN__KIND_CHUNK;
     down.chunk = &chunk;
     if (link->stream)
@@ -175,7 +177,7 @@ static void attach(dt_sessions_t *sessions, dt_session_stream_t *stream, const s
     stream->session = session;
     dt_list_push(&session->bulks, &stream->bulk_list);
     for (dt_list_t *at = session->links.next; at != &session->links; at = at->next)
-        say_restart(sessions, DT_CONTAINER_OF(at, dt_session_link_t, list));
+        say_restart(sessions, DT_CONTAINER_OF(at, dt_session_link_t, list), true);
 }
 
 /* Of a transfer that is over, whose last answer the client did not see. */
@@ -279,8 +281,8 @@ void dt_session_bulk_from_link(dt_sessions_t *sessions, dt_session_link_t *link,
 void dt_session_bulk_restart(dt_sessions_t *sessions, dt_session_t *session,
                              const dt_session_link_t *link)
 {
-    say_restart(sessions, link);
     const dt_session_stream_t *bulk = newest_bulk(session);
+    say_restart(sessions, link, bulk != NULL);
     Dtorch__V1__BulkChunk chunk = DTORCH__V1__BULK_CHUNK__INIT;
     if (!bulk)
         return; /* a new one begins again by itself */

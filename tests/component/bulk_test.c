@@ -132,6 +132,77 @@ Test(bulk, every_size_comes_back_by_the_relay)
     all_sizes("relay");
 }
 
+/* What the worker has counted of values' bytes by one way; -1: it does not say. */
+static long counted(dt_testcluster_t *tc, const char *way)
+{
+    char line[160];
+    char *text = dt_test_http_get(dt_testcluster_metrics_port(tc, 0), "/metrics");
+    (void)snprintf(line, sizeof line,
+                   "dtorch_worker_bulk_bytes_total{path=\"%s\",direction=\"fetch\"} ", way);
+    const char *at = text ? strstr(text, line) : NULL;
+    long value = at ? strtol(at + strlen(line), NULL, 10) : -1;
+    free(text);
+    return value;
+}
+
+/* The report is a moment old. */
+static bool has_counted(dt_testcluster_t *tc, void *arg)
+{
+    return counted(tc, "window") >= *(const long *)arg;
+}
+
+/* The first value of a session comes before there is a connection for it: nothing is sent in vain.
+ */
+Test(bulk, a_first_value_goes_once_and_by_one_way)
+{
+    enum { SIZE = 256 << 10 };
+    const dt_value_t args[] = {dt_arg_ints((int64_t[]){SIZE}, 1), dt_arg_dtype(DT_DTYPE_U8)};
+    uint8_t *zeros = calloc(1, SIZE);
+    dt_testcluster_t *tc = start(NULL);
+    dt_session_t *session = connect_by(tc, "auto");
+    dt_tensor_t *tensor = dt_clienttest_call(session, "aten::zeros", args, 2);
+    expect(tensor, zeros, SIZE);
+    cr_assert(dt_testcluster_wait(tc, has_counted, &(long){SIZE}, 60000));
+    cr_assert_eq(counted(tc, "window"), SIZE, "%ld", counted(tc, "window"));
+    cr_assert_eq(counted(tc, "direct"), 0);
+    cr_assert_eq(counted(tc, "relayed"), 0, "%ld", counted(tc, "relayed"));
+    dt_tensor_free(tensor);
+    dt_clienttest_disconnect(session);
+    stop(tc);
+    free(zeros);
+}
+
+/* Values that are dropped before they come are let go, with no way for bytes but by them. */
+static void dropped_values(const char *way)
+{
+    enum { SIZE = 3 << 20, COUNT = 20 };
+    const dt_value_t args[] = {dt_arg_ints((int64_t[]){SIZE}, 1), dt_arg_dtype(DT_DTYPE_U8)};
+    uint8_t *zeros = calloc(1, SIZE);
+    dt_testcluster_t *tc = start(NULL);
+    dt_session_t *session = connect_by(tc, way);
+    dt_tensor_t *tensor = dt_clienttest_call(session, "aten::zeros", args, 2);
+    for (int i = 0; i < COUNT; i++) {
+        dt_future_t *future;
+        cr_assert_eq(dt_fetch(tensor, &future, NULL), DT_OK);
+        dt_future_free(future);
+    }
+    expect(tensor, zeros, SIZE); /* behind more than may be on its way */
+    dt_tensor_free(tensor);
+    dt_clienttest_disconnect(session);
+    stop(tc);
+    free(zeros);
+}
+
+Test(bulk, values_that_are_dropped_hold_no_other_by_shared_memory)
+{
+    dropped_values("auto");
+}
+
+Test(bulk, values_that_are_dropped_hold_no_other_by_the_relay)
+{
+    dropped_values("relay");
+}
+
 /* ---- shapes of use ---- */
 
 static void transposed(const char *way)

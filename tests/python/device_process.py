@@ -531,7 +531,7 @@ def small_values_come_inline() -> None:
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "0.0\n"
-        assert devicetest.becomes(lambda: bulk_bytes(cluster) >= 4 << 16), bulk_bytes(cluster)
+        assert devicetest.becomes(lambda: bulk_bytes(cluster) >= 4 << 16) and bulk_bytes(cluster) == 4 << 16, bulk_bytes(cluster)
         process.kill()
         process.communicate()
 
