@@ -42,6 +42,9 @@ $(LIB): $(call objects,$(LIB_SRC)) $(PROTO_O)
 	$(call say,AR,$@)
 	$(Q)mkdir -p $(@D) && rm -f -- $@ && ar crs $@ $^
 
+# The assembler reads these, of which the compiler lists nothing.
+$(BUILD)/daemons/controllerd/page_files.o: $(wildcard daemons/controllerd/page/*)
+
 $(BUILD)/bin/dtorch-controllerd: $(call objects,$(CONTROLLERD_SRC)) $(LIB)
 $(BUILD)/bin/dtorch-workerd: $(call objects,$(WORKERD_SRC)) $(LIB)
 $(BUILD)/bin/dtorchctl: $(call objects,$(CTL_SRC)) $(LIB)

@@ -85,6 +85,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage corpus check-corpus
     stage sim check-sim SEEDS=500
     stage component check-component
+    stage page check-page
     stage fault check-fault
     await release
     stage install check-install PRESET=release

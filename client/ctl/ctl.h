@@ -98,6 +98,7 @@ int dt_ctl_tensor_list(dt_ctl_t *ctl);
 int dt_ctl_top(dt_ctl_t *ctl);
 int dt_ctl_events_list(dt_ctl_t *ctl);
 int dt_ctl_events_follow(dt_ctl_t *ctl);
+int dt_ctl_report_usage(dt_ctl_t *ctl);
 int dt_ctl_token_create(dt_ctl_t *ctl);
 int dt_ctl_token_list(dt_ctl_t *ctl);
 int dt_ctl_token_revoke(dt_ctl_t *ctl);

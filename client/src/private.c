@@ -190,7 +190,7 @@ static dt_status_t configure(struct dt_client_private *cluster, int which, dt_er
         n = snprintf(text, sizeof text,
                      "[Controller]\nClusterName=private\nListen=%s/controller.sock\n"
                      "AdminSocket=%s/admin.sock\nStateDirectory=%s/controller\nMetricsListen=none\n"
-                     "LogLevel=warning\nSuspectBeats=100\nDeadBeats=240\n",
+                     "StatusListen=none\nLogLevel=warning\nSuspectBeats=100\nDeadBeats=240\n",
                      dir, dir, dir);
     else
         n = snprintf(text, sizeof text,

@@ -71,6 +71,7 @@ static void become_ready(dt_controllerd_t *app)
     dt_log_notice("ready", DT_LOG_U("epoch", counts.epoch), DT_LOG_S("listens", listens),
                   DT_LOG_S("admin_socket", dt_conf_str(app->conf, "AdminSocket")),
                   DT_LOG_S("metrics", app->metrics ? dt_metrics_address(app->metrics) : "none"),
+                  DT_LOG_S("status", app->page ? dt_page_address(app->page) : "none"),
                   DT_LOG_U("nodes", counts.nodes_total), DT_LOG_S("version", dt_version()),
                   DT_LOG_I("start_ms", (dt_loop_now_ns() - app->started_ns) / DT_CLOCK_MS_NS));
     if (dt_conf_bool(app->conf, "Insecure"))
@@ -301,6 +302,7 @@ static dt_status_t start_server(dt_controllerd_t *app, int *ret_exit, dt_error_t
     DT_TRY(dt_controllerd_listen(app, ret_exit, err));
     DT_TRY(
         dt_controllerd_metrics_open(app, dt_conf_str(app->conf, "MetricsListen"), ret_exit, err));
+    DT_TRY(dt_controllerd_page_open(app, ret_exit, err));
     *ret_exit = DT_CONTROLLERD_EXIT_SOFTWARE;
     return dt_rpc_server_start(app->server, err);
 }
@@ -360,6 +362,7 @@ static void end(dt_controllerd_t *app)
     end_server(app);
     dt_controllerd_journal_close(app);
     dt_metrics_close(app->metrics);
+    dt_controllerd_page_close(app);
     dt_timer_free(app->core_timer);
     dt_timer_free(app->second_timer);
     dt_timer_free(app->stop_timer);

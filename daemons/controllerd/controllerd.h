@@ -13,6 +13,8 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/buf.h"
+#include "base/json.h"
 #include "base/list.h"
 #include "base/status.h"
 #include "base/strings.h"
@@ -22,6 +24,7 @@
 #include "core/session.h"
 #include "loop/loop.h"
 #include "metrics/metrics.h"
+#include "metrics/page.h"
 #include "pki/pki.h"
 #include "rpc/rpc.h"
 #include "store/store.h"
@@ -139,7 +142,7 @@ dt_controllerd_unary_fn dt_controllerd_join, dt_controllerd_get_cluster, dt_cont
     dt_controllerd_revoke_token, dt_controllerd_create_key, dt_controllerd_list_keys,
     dt_controllerd_revoke_key, dt_controllerd_list_jobs, dt_controllerd_get_job,
     dt_controllerd_end_job, dt_controllerd_list_tensors, dt_controllerd_get_timeline,
-    dt_controllerd_health_check;
+    dt_controllerd_get_usage, dt_controllerd_health_check;
 
 /* A request that waits for the core's REPLY. */
 typedef struct dt_controllerd_ticket {
@@ -253,6 +256,34 @@ DT_MUST_USE dt_status_t dt_controllerd_metrics_open(dt_controllerd_t *app, const
                                                     int *ret_exit, dt_error_t *err);
 const char *dt_controllerd_not_serving(const dt_controllerd_t *app); /* why, or NULL */
 
+/* What an HTTP port that does not open ends the daemon with. */
+int dt_controllerd_http_exit(dt_status_t status);
+
+/* ---- the status page (page.c) ---- */
+
+#define DT_CONTROLLERD_PAGE_MODELS 64
+
+/* The document that is being made, a few nodes a turn. Zero: none is. */
+typedef struct dt_controllerd_page_draft {
+    bool is_open;
+    dt_buf_t text;
+    dt_json_t json;
+    char after[64];                              /* name of the last node that was written */
+    uint32_t nodes;                              /* written */
+    int64_t began_ns;                            /* monotonic */
+    int64_t spent_ns;                            /* on the state thread so far */
+    char models[DT_CONTROLLERD_PAGE_MODELS][96]; /* names of devices */
+    unsigned model_count;
+} dt_controllerd_page_draft_t;
+
+/* Open the page's port if StatusListen= is set. Gives the exit code that fits an error. */
+DT_MUST_USE dt_status_t dt_controllerd_page_open(dt_controllerd_t *app, int *ret_exit,
+                                                 dt_error_t *err);
+void dt_controllerd_page_look(dt_controllerd_t *app); /* begin a document if somebody waits */
+void dt_controllerd_page_close(dt_controllerd_t *app);
+/* The files of the page, with what lies in them. */
+const dt_page_file_t *dt_controllerd_page_files(size_t *ret_count);
+
 /* Hosts that held too many silent connections at the last look. */
 typedef struct dt_controllerd_crowds {
     size_t count;
@@ -273,6 +304,14 @@ struct dt_controllerd {
     dt_cluster_t *cluster;
     dt_metrics_t *metrics; /* NULL: MetricsListen=none */
     dt_metrics_text_t text;
+    dt_page_t *page; /* NULL: StatusListen=none */
+    dt_rpc_wake_t *page_wake;
+    dt_timer_t *page_timer;
+    dt_arena_t page_arena; /* of one turn */
+    dt_controllerd_page_draft_t page_draft;
+    int64_t page_next_ns;    /* when the next document may begin */
+    uint64_t page_documents; /* made since the start */
+    int64_t page_spent_ns;   /* on the last one */
     dt_controllerd_tls_t tls;
     dt_arena_t request_arena;
     dt_arena_t reply_arena;

@@ -78,6 +78,20 @@ static dt_status_t check_private(const dt_conf_t *conf, bool has_tls, dt_error_t
     return DT_OK;
 }
 
+/* Whoever reads the page sees what a viewer does, so off this host it wants to know who that is. */
+static dt_status_t check_page(const dt_conf_t *conf, bool has_tls, dt_error_t *err)
+{
+    const char *listen = dt_conf_str(conf, "StatusListen");
+    if (strcmp(listen, "none") == 0 || dt_controllerd_is_local(listen) ||
+        (has_tls && *dt_conf_str(conf, "StatusSecret")))
+        return DT_OK;
+    return dt_fail(err, DT_ERR_INVALID, "dt", 0,
+                   "StatusListen=%s needs TLS (Certificate=, Key=, CertificateAuthority=) and "
+                   "StatusSecret=, or a loopback address.\n"
+                   "  From elsewhere, without either:  ssh -L 7702:127.0.0.1:7702 THIS-HOST",
+                   listen);
+}
+
 dt_status_t dt_controllerd_check_conf(const dt_conf_t *conf, dt_error_t *err)
 {
     bool has_certificate = *dt_conf_str(conf, "Certificate");
@@ -90,7 +104,8 @@ dt_status_t dt_controllerd_check_conf(const dt_conf_t *conf, dt_error_t *err)
         return dt_conf_fail(conf, "CertificateAuthority", err, "Certificate= must be set too");
     if (!has_certificate && *dt_conf_str(conf, "Key"))
         return dt_conf_fail(conf, "Key", err, "Certificate= must be set too");
-    return check_private(conf, has_certificate, err);
+    DT_TRY(check_private(conf, has_certificate, err));
+    return check_page(conf, has_certificate, err);
 }
 
 /* ---- binding ---- */

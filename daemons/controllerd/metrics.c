@@ -263,6 +263,14 @@ void dt_controllerd_metrics_publish(dt_controllerd_t *app, const dt_cluster_coun
         dt_log_warn("metrics not published", DT_LOG_E(&err));
 }
 
+int dt_controllerd_http_exit(dt_status_t status)
+{
+    return status == DT_ERR_INVALID                                ? DT_CONTROLLERD_EXIT_CONFIG
+           : status == DT_ERR_DENIED                               ? DT_CONTROLLERD_EXIT_DENIED
+           : status == DT_ERR_EXISTS || status == DT_ERR_NOT_FOUND ? DT_CONTROLLERD_EXIT_UNAVAILABLE
+                                                                   : DT_CONTROLLERD_EXIT_SOFTWARE;
+}
+
 dt_status_t dt_controllerd_metrics_open(dt_controllerd_t *app, const char *listen, int *ret_exit,
                                         dt_error_t *err)
 {
@@ -276,10 +284,6 @@ dt_status_t dt_controllerd_metrics_open(dt_controllerd_t *app, const char *liste
     dt_status_t status = DT_OK;
     if (strcmp(listen, "none") != 0)
         status = dt_metrics_open(&options, &app->metrics, err);
-    *ret_exit = status == DT_ERR_INVALID  ? DT_CONTROLLERD_EXIT_CONFIG
-                : status == DT_ERR_DENIED ? DT_CONTROLLERD_EXIT_DENIED
-                : status == DT_ERR_EXISTS || status == DT_ERR_NOT_FOUND
-                    ? DT_CONTROLLERD_EXIT_UNAVAILABLE
-                    : DT_CONTROLLERD_EXIT_SOFTWARE;
+    *ret_exit = dt_controllerd_http_exit(status);
     return status;
 }

@@ -216,6 +216,9 @@ static void loop_items(dt_controllerd_t *app, struct items *items)
     item(items, "watchdog_ms", 0, "%" PRId64, dt_sysd_watchdog_ns() / DT_CLOCK_MS_NS);
     item(items, "probe_runs", 0, "%" PRIu64, app->probe_runs);
     item(items, "metrics", 0, "%s", app->metrics ? dt_metrics_address(app->metrics) : "off");
+    item(items, "status_documents", 0, "%" PRIu64, app->page_documents);
+    item(items, "status_document_us", 0, "%" PRId64, app->page_spent_ns / DT_CLOCK_US_NS);
+    item(items, "status_page", 0, "%s", app->page ? dt_page_address(app->page) : "off");
 }
 
 static void rpc_items(dt_controllerd_t *app, struct items *items)
@@ -406,6 +409,7 @@ void dt_controllerd_observe(dt_controllerd_t *app, int64_t now_ns)
     tell_manager(app, &counts);
     warn_of_expiry(app);
     dt_controllerd_metrics_publish(app, &counts);
+    dt_controllerd_page_look(app);
     if (!app->is_ready && app->was_failing && !app->is_stopping &&
         now_ns - app->started_ns > START_PATIENCE_NS) {
         dt_store_status_t store;

@@ -390,6 +390,20 @@ void dt_controllerd_get_timeline(dt_controllerd_t *app, dt_rpc_call_t *call,
         dt_controllerd_reply(app, call, &timeline->base);
 }
 
+void dt_controllerd_get_usage(dt_controllerd_t *app, dt_rpc_call_t *call,
+                              const ProtobufCMessage *message)
+{
+    Dtorch__V1__UsageReport *report;
+    (void)message;
+    if (dt_sessions_usage(app->sessions, &app->reply_arena, dt_loop_now_ns(), &report) != DT_OK) {
+        dt_rpc_call_fail(call, DT_ERR_NOMEM, "out of memory");
+        return;
+    }
+    report->since_wall_ms = app->started_wall_ms;
+    report->until_wall_ms = dt_clock_wall_ms(dt_clock_system());
+    dt_controllerd_reply(app, call, &report->base);
+}
+
 void dt_controllerd_list_tensors(dt_controllerd_t *app, dt_rpc_call_t *call,
                                  const ProtobufCMessage *message)
 {

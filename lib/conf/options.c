@@ -126,6 +126,25 @@ static const dt_conf_option_t controller_options[] = {
      .help = "IP:PORT of the Prometheus metrics, or none",
      .more = "Serves /metrics, /healthz and /readyz: in plain HTTP on loopback, elsewhere by HTTPS "
              "with the controller's certificate."},
+    {.name = "StatusListen",
+     .type = DT_CONF_STRING,
+     .shape = DT_CONF_SHAPE_HTTP,
+     .min = 1,
+     .max = TEXT_MAX,
+     .dflt = "127.0.0.1:7702",
+     .help = "IP:PORT of the status page for people, or none",
+     .more =
+         "A page for browsers: nodes, devices, jobs, operators, events, kept up to date. It "
+         "changes nothing. On loopback it speaks plain HTTP to all users of this host, and "
+         "answers requests for localhost and loopback addresses only; elsewhere it needs a "
+         "certificate and StatusSecret. From another machine: ssh -L 7702:127.0.0.1:7702 HOST."},
+    {.name = "StatusSecret",
+     .type = DT_CONF_PATH,
+     .max = TEXT_MAX,
+     .dflt = "",
+     .help = "file whose text is the password of the status page",
+     .more = "At least 16 characters; the user's name does not matter. Empty: none is asked for, "
+             "which loopback only may."},
     {.name = "Certificate",
      .type = DT_CONF_PATH,
      .max = TEXT_MAX,

@@ -105,6 +105,7 @@ void dt_sessions_free(dt_sessions_t *sessions)
     dt_frame_reader_fini(&sessions->reader);
     free(sessions->fates);
     free(sessions->scratch);
+    dt_session_usage_free(sessions->usage);
     free(sessions);
 }
 

@@ -238,6 +238,14 @@ uint32_t dt_sessions_end_key(dt_sessions_t *sessions, const char *key, const cha
                              int64_t now_ns);
 /* How many jobs there are that began with it. Cost: O(sessions). */
 uint32_t dt_sessions_count_key(const dt_sessions_t *sessions, const char *key);
+/* What jobs have used since the controller started, those that ended too; all but the times.
+ * Cost: O(rows * sessions + operators of all sessions). */
+DT_MUST_USE dt_status_t dt_sessions_usage(const dt_sessions_t *sessions, dt_arena_t *arena,
+                                          int64_t now_ns, Dtorch__V1__UsageReport **ret_report);
+/* The operators of it, most device time first. Cost: O(operators of all sessions). */
+DT_MUST_USE dt_status_t dt_sessions_operators(const dt_sessions_t *sessions, dt_arena_t *arena,
+                                              Dtorch__V1__OperatorStats ***ret_list,
+                                              size_t *ret_count);
 /* Ask the nodes; answered by one REPLY with a TensorList. */
 void dt_sessions_list_tensors(dt_sessions_t *sessions, uint64_t ticket,
                               const Dtorch__V1__ListTensorsRequest *request, int64_t now_ns);

@@ -557,11 +557,7 @@ void dt_session_free(dt_session_t *session)
         free(session->errors[i].packed);
     for (uint32_t i = 0; i < session->fault_count; i++)
         free(session->faults[i].packed);
-    for (uint32_t i = 0; i < session->stat_count; i++)
-        free(session->stat_names[i]);
-    free(session->stat_names);
-    free(session->stats);
-    free(session->stat_index);
+    dt_session_stats_fini(&session->stats);
     free(session->vdevs);
     free(session);
 }
@@ -583,8 +579,9 @@ void dt_session_finish(dt_sessions_t *sessions, dt_session_t *session, const cha
                      "job %" PRIu64 " ended: %s", session->id, reason);
     sessions->counts.ended++;
     sessions->counts.operators += session->operators;
-    for (uint32_t i = 0; i < session->stat_count; i++)
-        sessions->counts.executed += session->stats[i].count;
+    for (uint32_t i = 0; i < session->stats.count; i++)
+        sessions->counts.executed += session->stats.sums[i].count;
+    dt_session_usage_keep(sessions, session);
     if (session->stream) {
         dt_session_stream_t *stream = session->stream;
         session->stream = NULL;

@@ -168,6 +168,14 @@ typedef struct dt_session_stat {
     uint64_t count, device_ns, bytes, errors;
 } dt_session_stat_t;
 
+/* Sums by operator's name. Zero is empty. */
+typedef struct dt_session_stats {
+    char **names;
+    dt_session_stat_t *sums;
+    uint32_t count;
+    uint32_t *index; /* hash, 1 + index */
+} dt_session_stats_t;
+
 /* One instance of a session on a node. */
 typedef struct dt_session_link {
     dt_list_t list;      /* in session.links */
@@ -199,7 +207,8 @@ typedef struct dt_session_link {
     uint8_t *peer;      /* the node's PeerDoor, as WorkerSessionDown; NULL: none */
     uint32_t peer_bytes;
     uint64_t memory_bytes, memory_peak_bytes, tensors, operators, device_ns;
-    int64_t stats_ns; /* when operators were reported last; 0: never */
+    int64_t stats_ns;  /* when operators were reported last; 0: never */
+    int64_t memory_ns; /* when memory was; 0: never */
 } dt_session_link_t;
 
 typedef struct dt_session_vdev {
@@ -326,10 +335,8 @@ typedef struct dt_session {
         uint32_t size;
     } faults[DT_SESSION_FAULTS_MAX]; /* that wait for the client to come back */
     uint32_t fault_count;
-    char **stat_names;
-    dt_session_stat_t *stats;
-    uint32_t stat_count, stat_cap;
-    uint32_t *stat_index; /* hash, 1 + index */
+    dt_session_stats_t stats;
+    uint64_t memory_mib_ms; /* memory times time, as the nodes report */
     dt_session_moved_t moves[DT_SESSION_MOVE_KINDS];
     uint64_t operators, frames, steps, step;
     int64_t step_ns;
@@ -434,6 +441,7 @@ struct dt_sessions {
     uint8_t *fates;   /* (DT_SESSION_RECORDS_MAX) of the frame at hand */
     uint8_t *scratch; /* (DT_SESSION_SCRATCH_BYTES) */
     dt_sessions_counts_t counts;
+    struct dt_session_usage *usage; /* of jobs that ended; NULL: none did */
 };
 
 /* session.c */
@@ -456,6 +464,17 @@ dt_session_t *dt_sessions_find(const dt_sessions_t *sessions, uint64_t id);
 void dt_session_stream_end(dt_sessions_t *sessions, dt_session_stream_t *stream, dt_status_t status,
                            const char *text);
 int64_t dt_sessions_wall_ms(const dt_sessions_t *sessions);
+
+/* session_usage.c */
+void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
+                           int64_t now_ns);
+void dt_session_stats_fini(dt_session_stats_t *stats);
+/* Give them as messages, most device time first. False: no memory. */
+bool dt_session_stats_show(const dt_session_stats_t *stats, dt_arena_t *arena,
+                           Dtorch__V1__OperatorStats ***ret_list);
+/* Keep what a job used that ends now. */
+void dt_session_usage_keep(dt_sessions_t *sessions, const dt_session_t *session);
+void dt_session_usage_free(struct dt_session_usage *usage);
 
 /* session_client.c */
 void dt_session_client_received(dt_sessions_t *sessions, dt_session_stream_t *stream,
@@ -616,8 +635,6 @@ void dt_session_event(dt_sessions_t *sessions, Dtorch__V1__Severity severity, co
                       const char *fmt, ...) DT_PRINTF_LIKE(7, 8);
 /* A program may not begin a session, by what dt_sessions_identify() said. */
 void dt_session_event_refused(dt_sessions_t *sessions, const dt_session_stream_t *stream);
-void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
-                           int64_t now_ns);
 
 /* session_trace.c; all but the last three where session->trace is not NULL */
 void dt_session_trace_frame(dt_sessions_t *sessions, dt_session_t *session, uint64_t first,

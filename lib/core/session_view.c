@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "core/session_internal.h"
 
 #define FIELDS_MAX    5
@@ -84,85 +83,6 @@ void dt_session_event_refused(dt_sessions_t *sessions, const dt_session_stream_t
     give_event(sessions, &draft);
 }
 
-/* ---- statistics ---- */
-
-static uint32_t *stat_slot(dt_session_t *session, const char *name)
-{
-    uint64_t mask = 2 * DT_SESSION_STATS_MAX - 1;
-    uint64_t at = dt_hash_str(DT_HASH_SEED, name) & mask;
-    while (session->stat_index[at] &&
-           strcmp(session->stat_names[session->stat_index[at] - 1], name) != 0)
-        at = (at + 1) & mask;
-    return &session->stat_index[at];
-}
-
-/* The number of an operator's name in this session; UINT32_MAX when there are too many. */
-static uint32_t stat_of(dt_session_t *session, const char *name)
-{
-    uint32_t *slot;
-    if (!session->stat_index) {
-        session->stat_index = calloc(2 * (size_t)DT_SESSION_STATS_MAX, sizeof(uint32_t));
-        session->stat_names = calloc(DT_SESSION_STATS_MAX, sizeof(char *));
-        session->stats = calloc(DT_SESSION_STATS_MAX, sizeof *session->stats);
-    }
-    if (!session->stat_index || !session->stat_names || !session->stats)
-        return UINT32_MAX;
-    slot = stat_slot(session, name);
-    if (*slot)
-        return *slot - 1;
-    if (session->stat_count == DT_SESSION_STATS_MAX)
-        return UINT32_MAX;
-    session->stat_names[session->stat_count] = strdup(name);
-    if (!session->stat_names[session->stat_count])
-        return UINT32_MAX;
-    *slot = ++session->stat_count;
-    return *slot - 1;
-}
-
-/* What one node says of one operator since the session began there: what is new is added. */
-static void take_operator(dt_session_link_t *link, const Dtorch__V1__OperatorStats *said)
-{
-    dt_session_t *session = link->session;
-    uint32_t at = stat_of(session, said->name);
-    dt_session_stat_t now = {said->count, said->device_ns, said->bytes, said->errors};
-    dt_session_stat_t *sum, *seen;
-    if (at == UINT32_MAX)
-        return;
-    if (at >= link->stat_count) {
-        dt_session_stat_t *grown = realloc(link->stats, session->stat_count * sizeof *grown);
-        if (!grown)
-            return;
-        memset(grown + link->stat_count, 0,
-               (session->stat_count - link->stat_count) * sizeof *grown);
-        link->stats = grown;
-        link->stat_count = session->stat_count;
-    }
-    seen = &link->stats[at];
-    if (now.count < seen->count)
-        return; /* out of order, or nonsense */
-    sum = &session->stats[at];
-    sum->count += now.count - seen->count;
-    sum->device_ns += now.device_ns - seen->device_ns;
-    sum->bytes += now.bytes - seen->bytes;
-    sum->errors += now.errors - seen->errors;
-    link->operators += now.count - seen->count;
-    link->device_ns += now.device_ns - seen->device_ns;
-    *seen = now;
-}
-
-void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
-                           int64_t now_ns)
-{
-    for (size_t i = 0; i < stats->n_operators; i++)
-        if (stats->operators[i]->name[0])
-            take_operator(link, stats->operators[i]);
-    if (stats->n_operators > 0)
-        link->stats_ns = now_ns;
-    link->memory_bytes = stats->memory_bytes;
-    link->memory_peak_bytes = stats->memory_peak_bytes;
-    link->tensors = stats->tensors;
-}
-
 /* ---- jobs ---- */
 
 static void sum_links(const dt_session_t *session, Dtorch__V1__Job *job, int64_t now_ns)
@@ -175,9 +95,9 @@ static void sum_links(const dt_session_t *session, Dtorch__V1__Job *job, int64_t
         stats_ns = link->stats_ns > stats_ns ? link->stats_ns : stats_ns;
     }
     job->stats_age_ms = stats_ns ? (now_ns - stats_ns) / 1000000 : -1;
-    for (uint32_t i = 0; i < session->stat_count; i++) {
-        job->operators_executed += session->stats[i].count;
-        job->device_ns += session->stats[i].device_ns;
+    for (uint32_t i = 0; i < session->stats.count; i++) {
+        job->operators_executed += session->stats.sums[i].count;
+        job->device_ns += session->stats.sums[i].device_ns;
     }
 }
 
@@ -248,32 +168,11 @@ dt_status_t dt_sessions_list(const dt_sessions_t *sessions,
     return DT_OK;
 }
 
-static int by_device_time(const void *a, const void *b)
-{
-    const Dtorch__V1__OperatorStats *x = *(Dtorch__V1__OperatorStats *const *)a;
-    const Dtorch__V1__OperatorStats *y = *(Dtorch__V1__OperatorStats *const *)b;
-    return (y->device_ns > x->device_ns) - (y->device_ns < x->device_ns);
-}
-
 static bool fill_operators(const dt_session_t *session, dt_arena_t *arena,
                            Dtorch__V1__JobDetail *detail)
 {
-    Dtorch__V1__OperatorStats *all = dt_arena_calloc(arena, session->stat_count, sizeof *all);
-    detail->operators = dt_arena_calloc(arena, session->stat_count, sizeof(void *));
-    if (!all || !detail->operators)
-        return false;
-    for (uint32_t i = 0; i < session->stat_count; i++) {
-        dtorch__v1__operator_stats__init(&all[i]);
-        all[i].name = session->stat_names[i];
-        all[i].count = session->stats[i].count;
-        all[i].device_ns = session->stats[i].device_ns;
-        all[i].bytes = session->stats[i].bytes;
-        all[i].errors = session->stats[i].errors;
-        detail->operators[i] = &all[i];
-    }
-    detail->n_operators = session->stat_count;
-    qsort(detail->operators, detail->n_operators, sizeof(void *), by_device_time);
-    return true;
+    detail->n_operators = session->stats.count;
+    return dt_session_stats_show(&session->stats, arena, &detail->operators);
 }
 
 static bool fill_errors(const dt_session_t *session, dt_arena_t *arena,
@@ -435,8 +334,8 @@ static void count_session(const dt_session_t *session, dt_sessions_counts_t *cou
     counts->results_bytes += session->results_bytes;
     if (session->ack_credit > session->bytes)
         counts->credit_bytes += session->ack_credit - session->bytes;
-    for (uint32_t i = 0; i < session->stat_count; i++)
-        counts->executed += session->stats[i].count;
+    for (uint32_t i = 0; i < session->stats.count; i++)
+        counts->executed += session->stats.sums[i].count;
     for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
         const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
         counts->memory_bytes += link->memory_bytes;

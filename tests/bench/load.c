@@ -21,6 +21,7 @@
 #define MS_NS       INT64_C(1000000)
 #define SECOND_NS   INT64_C(1000000000)
 #define MESSAGE_MAX 4096
+#define RACK_NODES  40
 #define GIVE_UP_NS  (120 * SECOND_NS)
 
 struct load;
@@ -89,7 +90,7 @@ static void send_inventory(struct worker *worker)
     Dtorch__V1__Inventory inventory = DTORCH__V1__INVENTORY__INIT;
     Dtorch__V1__NodeTopology topology = DTORCH__V1__NODE_TOPOLOGY__INIT;
     Dtorch__V1__Device devices[8], *pointers[8];
-    char uuids[8][32], backend[] = "sim", kind[] = "sim", name[] = "Simulated 80G";
+    char uuids[8][32], rack[16], backend[] = "sim", kind[] = "sim", name[] = "Simulated 80G";
     for (int i = 0; i < 8; i++) {
         dtorch__v1__device__init(&devices[i]);
         (void)snprintf(uuids[i], sizeof uuids[i], "sim-%d-%d", worker->number, i);
@@ -100,11 +101,15 @@ static void send_inventory(struct worker *worker)
         devices[i].uuid = uuids[i];
         devices[i].memory_bytes = UINT64_C(80) << 30;
         devices[i].numa_node = -1;
+        devices[i].utilization_percent = (uint32_t)((worker->number * 37 + i * 11) % 101);
+        devices[i].memory_used_bytes = (uint64_t)((worker->number * 13 + i * 7) % 80) << 30;
         devices[i].health = DTORCH__V1__DEVICE__HEALTH__OK;
         pointers[i] = &devices[i];
     }
     inventory.n_devices = 8;
     inventory.devices = pointers;
+    (void)snprintf(rack, sizeof rack, "r%02d", worker->number / RACK_NODES);
+    topology.rack = rack;
     inventory.topology = &topology;
     inventory.memory_bytes = UINT64_C(1) << 40;
     inventory.cpu_count = 128;

@@ -256,6 +256,7 @@ Test(controller, wrong_values_end_it_with_78)
         {"Certificate=/nowhere/c.pem\nKey=/nowhere/k.pem\nCertificateAuthority=/nowhere/a.pem",
          "/nowhere/c.pem"},
         {"MetricsListen=0.0.0.0:0", "MetricsListen=0.0.0.0:0 needs TLS"},
+        {"StatusListen=0.0.0.0:0", "StatusListen=0.0.0.0:0 needs TLS"},
         {"StateDirectory=/nowhere/at/all", "/nowhere/at/all"},
         {"AdminSocket=/nowhere/admin.sock", "/nowhere/admin.sock"},
     };

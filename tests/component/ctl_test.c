@@ -212,6 +212,8 @@ Test(ctl, every_verb_works_on_an_empty_cluster)
         {"node list --no-legend", 0, "", ""},
         {"device list", 0, "0 devices listed.\n", ""},
         {"device topology", 0, "No device", ""},
+        {"report usage", 0, "0 programs listed.\n", ""},
+        {"report usage -o json", 0, "\"since_wall_ms\":", ""},
         {"events list", 0, "cluster-started", ""},
         {"events -n1 -o name", 0, "1\n", ""},
         {"token list", 0, "0 tokens listed.\n", ""},
@@ -502,7 +504,8 @@ Test(ctl, every_table_fits_a_terminal_of_80_columns)
         {"node", "reason"},         {"device", "list"},
         {"device", "show", "w0:0"}, {"device", "topology"},
         {"events", "list"},         {"token", "list"},
-        {"diag", "dump"},           {"version"}};
+        {"diag", "dump"},           {"version"},
+        {"report", "usage"}};
     dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){.workers = 3});
     check(tc, "node cordon w1 -m a^long^reason^that^fills^a^line^of^eighty^columns^all^by^itself",
           0, NULL, "");

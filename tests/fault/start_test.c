@@ -53,7 +53,7 @@ Test(start, an_unknown_key_names_its_line_and_the_nearest_key)
 {
     dt_testcluster_t *tc = idle();
     dt_testcluster_set_conf(tc, -1, "HeartbeetInterval=1s");
-    expect_refusal(tc, -1, EXIT_CONFIG, WORDS("c.conf:8", "HeartbeatInterval"));
+    expect_refusal(tc, -1, EXIT_CONFIG, WORDS("c.conf:9", "HeartbeatInterval"));
     dt_testcluster_set_conf(tc, 0, "Device=all");
     expect_refusal(tc, 0, EXIT_CONFIG, WORDS("w0.conf:9", "Devices"));
     stop(tc);
@@ -76,7 +76,7 @@ Test(start, a_socket_path_that_is_too_long_is_named)
     path[sizeof path - 1] = '\0';
     (void)snprintf(lines, sizeof lines, "Listen=%s", path);
     dt_testcluster_set_conf(tc, -1, lines);
-    expect_refusal(tc, -1, EXIT_CONFIG, WORDS("c.conf:8", "at most 107 bytes"));
+    expect_refusal(tc, -1, EXIT_CONFIG, WORDS("c.conf:9", "at most 107 bytes"));
     stop(tc);
 }
 
@@ -96,6 +96,9 @@ Test(start, a_taken_port_is_named)
     (void)snprintf(lines, sizeof lines, "MetricsListen=%s", address);
     dt_testcluster_set_conf(tc, -1, lines);
     expect_refusal(tc, -1, 0, WORDS(address));
+    (void)snprintf(lines, sizeof lines, "StatusListen=%s", address);
+    dt_testcluster_set_conf(tc, -1, lines);
+    expect_refusal(tc, -1, 0, WORDS("StatusListen", address, "another program has this port"));
     close(fd);
     stop(tc);
 }

@@ -140,7 +140,8 @@ void dt_testcluster_set_conf(dt_testcluster_t *tc, int who, const char *lines)
     if (who < 0)
         rc = asprintf(&text,
                       "[Controller]\nClusterName=test\nListen=%s 127.0.0.1:%d\nAdminSocket=%s\n"
-                      "StateDirectory=%s\nMetricsListen=127.0.0.1:%d\nLogLevel=debug\n%s%s\n",
+                      "StateDirectory=%s\nMetricsListen=127.0.0.1:%d\nStatusListen=none\n"
+                      "LogLevel=debug\n%s%s\n",
                       tc->controller_socket, slot->port, tc->admin_socket, slot->state_dir,
                       slot->metrics_port, tc->options.is_strict ? "" : PATIENT_RULES,
                       lines ? lines : "");

@@ -78,8 +78,9 @@ void dt_tlscluster_begin(dt_tlscluster_t *c, int workers, const char *lines)
     (void)snprintf(c->address, sizeof c->address, "%s:%d", c->ip ? c->ip : "127.0.0.1",
                    dt_testcluster_port(c->tc));
     certificate_lines(c, "server", conf, sizeof conf);
-    (void)snprintf(all, sizeof all, "%sListen=%s %s\n", conf,
-                   dt_testcluster_controller_socket(c->tc), c->address);
+    (void)snprintf(all, sizeof all, "%sListen=%s %s\n%s", conf,
+                   dt_testcluster_controller_socket(c->tc), c->address,
+                   c->controller_lines ? c->controller_lines : "");
     dt_testcluster_set_conf(c->tc, DT_TESTCLUSTER_CONTROLLER, all);
     dt_testcluster_start_daemon(c->tc, DT_TESTCLUSTER_CONTROLLER);
     for (int i = 0; i < workers; i++) {

@@ -14,7 +14,8 @@ typedef struct dt_tlscluster {
     char address[64]; /* of the controller, TLS */
     char *key;        /* of a program */
     /* May be set between prepare and begin. */
-    const char *ip; /* of the controller, one of its certificate's; NULL: 127.0.0.1 */
+    const char *ip;               /* of the controller, one of its certificate's; NULL: 127.0.0.1 */
+    const char *controller_lines; /* more of its configuration, or NULL */
     void (*before)(void *arg, int who); /* a worker is started; NULL: nothing is to be done */
     void (*after)(void *arg, int who);
     void *arg;

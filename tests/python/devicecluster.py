@@ -33,7 +33,7 @@ class Cluster:
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         self.write("controllerd", f"[Controller]\nClusterName=test\nListen={self.path} 127.0.0.1:{self.port}\n"
                    f"AdminSocket={self.admin}\nStateDirectory={self.folder}/controllerd\n"
-                   f"MetricsListen=127.0.0.1:{self.metrics_port('controllerd')}\n"
+                   f"MetricsListen=127.0.0.1:{self.metrics_port('controllerd')}\nStatusListen=none\n"
                    f"SuspectBeats=20\nDeadBeats={dead_beats}\n")  # a busy machine is not a dead one
         for node in nodes:
             self.write(node, f"[Worker]\nController={self.path}\nNodeName={node}\nStateDirectory={self.folder}/{node}\n"

@@ -39,7 +39,7 @@ install_all() { # what an earlier run left is taken away first
     make --no-print-directory install PRESET="$(basename "$build")" DESTDIR="$root" PREFIX=/usr >"$base/install.log" 2>&1 || return 1
     make --no-print-directory PRESET="$(basename "$build")" "$build/examples/matmul" >>"$base/install.log" 2>&1 || return 1
     mkdir -p "$root/etc/dtorch"
-    printf '[Controller]\nClusterName=units\nListen=/run/dtorch/controller.sock\nMetricsListen=127.0.0.1:0\n' \
+    printf '[Controller]\nClusterName=units\nListen=/run/dtorch/controller.sock\nMetricsListen=127.0.0.1:0\nStatusListen=127.0.0.1:0\n' \
         >"$root/etc/dtorch/controllerd.conf"
     printf '[Worker]\nController=/run/dtorch/controller.sock\nNodeName=unit0\nDevices=sim:2\nMetricsListen=127.0.0.1:0\n' \
         >"$root/etc/dtorch/workerd.conf"

@@ -792,6 +792,64 @@ Test(session, jobs_are_listed_and_can_be_ended)
     dt_sessiontest_free(test);
 }
 
+static void report_stats(dt_sessiontest_t *test, uint64_t count, uint64_t memory_bytes)
+{
+    Dtorch__V1__WorkerSessionUp up = DTORCH__V1__WORKER_SESSION_UP__INIT;
+    Dtorch__V1__SessionStats stats = DTORCH__V1__SESSION_STATS__INIT;
+    Dtorch__V1__OperatorStats mm = DTORCH__V1__OPERATOR_STATS__INIT, *list[] = {&mm};
+    char name[] = "aten::mm";
+    mm.name = name;
+    mm.count = count;
+    mm.device_ns = 1000 * count;
+    stats.operators = list;
+    stats.n_operators = 1;
+    stats.memory_bytes = memory_bytes;
+    up.kind_case = DTORCH__V1__WORKER_SESSION_UP__KIND_STATS;
+    up.stats = &stats;
+    dt_sessiontest_up(test, 201, &up);
+}
+
+static const Dtorch__V1__UsageReport *usage_of(dt_sessiontest_t *test)
+{
+    Dtorch__V1__UsageReport *report;
+    cr_assert_eq(dt_sessions_usage(test->sessions, &test->arena, test->now_ns, &report), DT_OK);
+    return report;
+}
+
+Test(session, what_was_used_is_kept_when_the_job_has_ended)
+{
+    dt_sessiontest_t *test = prepared();
+    const Dtorch__V1__UsageReport *report = usage_of(test);
+    uint64_t held_ms;
+    cr_assert(report->n_rows == 1 && report->rows[0]->jobs == 1 && report->rows[0]->running == 1);
+    cr_assert_eq(report->rows[0]->operators, 0);
+    dt_sessiontest_link(test, 1, 201, 5);
+    report_stats(test, 3, 64u << 20);
+    dt_sessiontest_pass(test, 2000);
+    report_stats(test, 7, 0); /* sums since it began there, so 4 more; 64 MiB for two seconds */
+    report = usage_of(test);
+    cr_assert_eq(report->rows[0]->operators, 7);
+    cr_assert_eq(report->rows[0]->device_ns, 7000);
+    cr_assert_geq(report->rows[0]->memory_mib_s, 128);
+    cr_assert_leq(report->rows[0]->memory_mib_s, 129);
+    cr_assert_geq(report->rows[0]->held_ms, 2000);
+    held_ms = report->rows[0]->held_ms;
+    cr_assert_eq(dt_sessions_end(test->sessions, test->session, "done", test->now_ns, NULL), DT_OK);
+    dt_sessiontest_pass(test, 1000);
+    report = usage_of(test);
+    cr_assert(report->n_rows == 1 && report->rows[0]->jobs == 1 && report->rows[0]->running == 0);
+    cr_assert_eq(report->rows[0]->operators, 7);
+    cr_assert_eq(report->rows[0]->held_ms, held_ms);
+    cr_assert_eq(report->n_operators, 1);
+    cr_assert_str_eq(report->operators[0]->name, "aten::mm");
+    cr_assert_eq(report->operators[0]->count, 7);
+    dt_sessiontest_open(test, 2); /* a second one of the same program counts in the same row */
+    dt_sessiontest_hello(test, 2, 1);
+    report = usage_of(test);
+    cr_assert(report->n_rows == 1 && report->rows[0]->jobs == 2 && report->rows[0]->running == 1);
+    dt_sessiontest_free(test);
+}
+
 /* How often a node was told to say again what was not answered. */
 static uint32_t restarts(const dt_sessiontest_t *test, uint64_t stream)
 {
