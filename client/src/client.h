@@ -270,6 +270,8 @@ typedef struct dt_client_signature {
     bool is_strided;      /* it looks at the memory of its input, not only at its values */
     bool may_ring;        /* it is attention that ring.c may take apart, */
     bool ring_drops;      /* ... if its first number is 0 */
+    int row_dim;          /* rows.c may take rows of this dimension; -1: it does not take any, */
+    int64_t row_first;    /* ... from this one on, if the call does not say */
     uint64_t used;        /* sequence of its last use */
     dt_output_t *outputs; /* (output_count) */
     uint32_t *metas;      /* (output_count) interned */
@@ -278,6 +280,8 @@ typedef struct dt_client_signature {
     uint32_t body_bytes;
     struct dt_client_plan *plans; /* what it means on meshes; the last used first */
     struct dt_client_ring *rings; /* the same of attention over a cut sequence */
+    struct dt_client_rows *rows;  /* (row_count) by first row: where that dimension is cut */
+    uint32_t row_count;
 } dt_client_signature_t;
 
 /* ---- tensors on several devices: place.c, track.c, plan.c, spread.c ----
@@ -720,6 +724,8 @@ void dt_client_places_fini(dt_session_t *session);
 dt_status_t dt_client_place(dt_session_t *session, const dt_layout_t *layout, uint32_t *ret_place,
                             dt_error_t *err);
 void dt_client_place_layout(const dt_session_t *session, uint32_t place, dt_layout_t *ret_layout);
+/* So many layouts that slices should make no more of them. */
+bool dt_client_places_are_many(const dt_session_t *session);
 /* NULL: one device. */
 const dt_mesh_t *dt_client_place_mesh(const dt_session_t *session, uint32_t place);
 /* The virtual device where a value of it is fetched. */
@@ -797,6 +803,12 @@ dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *sp
 dt_status_t dt_client_ring(dt_session_t *session, const dt_client_spread_t *spread,
                            uint64_t *ret_outputs, bool *ret_is_done, dt_error_t *err);
 void dt_client_rings_free(dt_client_signature_t *signature);
+/* rows.c: rows of a dimension that is cut, which stay where they are. *ret_is_done as above. */
+dt_status_t dt_client_rows(dt_session_t *session, const dt_client_spread_t *spread,
+                           uint64_t *ret_outputs, bool *ret_is_done, dt_error_t *err);
+/* Of which dimension a call takes rows by a number; -1: it does not. */
+int dt_client_rows_dim(const dt_signature_t *sig);
+void dt_client_rows_free(dt_client_signature_t *signature);
 /* Have the value of a node at `place`: *ret_wire lives until the node is written or freed. */
 dt_status_t dt_client_bring(dt_session_t *session, dt_client_node_t *node, uint32_t place,
                             uint64_t *ret_wire, dt_error_t *err);

@@ -157,7 +157,10 @@ dt_status_t dt_layout_of(dt_session_t *session, uint64_t id, const dt_mesh_t **r
     *ret_mesh = node ? dt_client_place_mesh(session, node->place) : NULL;
     if (*ret_mesh) {
         dt_client_place_layout(session, node->place, &layout);
-        memcpy(ret_placements, layout.placements, layout.ndim * sizeof layout.placements[0]);
+        for (unsigned j = 0; j < layout.ndim; j++) /* which rows a slice left where is not said */
+            ret_placements[j] = dt_placement_is_window(layout.placements[j])
+                                    ? dt_placement_shard(layout.placements[j].dim)
+                                    : layout.placements[j];
     }
     pthread_mutex_unlock(&session->lock);
     return DT_OK;

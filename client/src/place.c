@@ -4,8 +4,9 @@
 
 #include "client.h"
 
-#define MESHES_MAX  60000u
-#define LAYOUTS_MAX (1u << 24)
+#define MESHES_MAX   60000u
+#define LAYOUTS_MAX  (1u << 24)
+#define LAYOUTS_MANY 4096u /* each is looked for among all */
 
 /* ---- meshes ---- */
 
@@ -223,6 +224,11 @@ dt_status_t dt_client_place(dt_session_t *session, const dt_layout_t *layout, ui
     track->layouts[track->layout_count] = *layout;
     *ret_place = first + track->layout_count++;
     return DT_OK;
+}
+
+bool dt_client_places_are_many(const dt_session_t *session)
+{
+    return session->track.layout_count >= LAYOUTS_MANY;
 }
 
 void dt_client_place_layout(const dt_session_t *session, uint32_t place, dt_layout_t *ret_layout)

@@ -321,6 +321,8 @@ static dt_status_t ask_rules(struct planning *p, uint32_t wanted, dt_error_t *er
     policy.input_flags = flags;
     if (session->track.policy & DT_POLICY_STRICT)
         policy.flags |= DT_SHARD_STRICT;
+    if (dt_client_places_are_many(session))
+        policy.flags |= DT_SHARD_NO_ROWS;
     if (session->track.policy & DT_POLICY_PASS)
         policy.flags &= ~(uint32_t)DT_SHARD_SETTLE;
     if (wanted != DT_CLIENT_NO_PLACE) {

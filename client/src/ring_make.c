@@ -474,7 +474,7 @@ static bool choose(making_t *m)
     while (m->dim < q->ndim &&
            (m->mesh->shard.sizes[m->dim] == 1 || !is_cut(q->placements[m->dim], 2)))
         m->dim++;
-    if (m->dim == q->ndim || m->mesh->shard.sizes[m->dim] > TURN_MAX)
+    if (m->dim == q->ndim || m->mesh->shard.sizes[m->dim] >= TURN_MAX)
         return false;
     m->parts = m->mesh->shard.sizes[m->dim];
     m->is_ring = k->placements[m->dim].kind != DT_PLACEMENT_REPLICATE ||

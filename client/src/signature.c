@@ -79,6 +79,7 @@ void dt_client_signature_free(dt_client_signature_t *signature)
         return;
     dt_client_plans_free(signature);
     dt_client_rings_free(signature);
+    dt_client_rows_free(signature);
     free(signature->outputs);
     free(signature->metas);
     free(signature->inputs);
@@ -157,6 +158,8 @@ static dt_client_signature_t *signature_new(dt_session_t *session, const dt_sign
     made->is_strided = is_strided(sig);
     made->may_ring = dt_client_ring_takes(sig);
     made->ring_drops = made->may_ring && dt_client_ring_drops(sig);
+    made->row_dim = dt_client_rows_dim(sig);
+    made->row_first = made->row_dim >= 0 ? sig->args[2].number : 0;
     made->input_count = sig->input_count;
     made->output_count = sig->output_count;
     for (uint32_t i = 0; i < sig->arg_count; i++)

@@ -678,6 +678,8 @@ dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *sp
         is_made ? DT_OK : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an operator");
     if (status == DT_OK && spread->signature->may_ring)
         status = dt_client_ring(session, spread, ret_outputs, &is_done, err);
+    if (status == DT_OK && spread->signature->row_dim >= 0)
+        status = dt_client_rows(session, spread, ret_outputs, &is_done, err);
     if (status == DT_OK && !is_done)
         status = run(&job, ret_outputs, err);
     give_back(&job);

@@ -65,6 +65,26 @@ dt_placement_t dt_placement_shard(unsigned dim)
         .kind = DT_PLACEMENT_SHARD, .dim = (uint8_t)dim, .unit = 1, .groups = 1};
 }
 
+bool dt_placement_window(unsigned dim, int64_t size, int64_t of, int64_t first, uint32_t parts,
+                         dt_placement_t *ret_placement)
+{
+    int64_t own = (size + parts - 1) / parts, piece = (of + parts - 1) / parts;
+    *ret_placement = dt_placement_shard(dim);
+    if (size == 0 || (first == 0 && own == piece))
+        return true;
+    if (of > UINT32_MAX || first + 1 > UINT32_MAX)
+        return false;
+    ret_placement->order = DT_ORDER_WINDOW;
+    ret_placement->unit = (uint32_t)of;
+    ret_placement->groups = (uint32_t)first + 1;
+    return true;
+}
+
+bool dt_placement_is_window(dt_placement_t p)
+{
+    return p.kind == DT_PLACEMENT_SHARD && p.order == DT_ORDER_WINDOW;
+}
+
 dt_placement_t dt_placement_partial(unsigned reduction)
 {
     return (dt_placement_t){
@@ -137,6 +157,10 @@ void dt_layout_print(const dt_layout_t *layout, char *text, size_t size)
             append(text, size, &at, "Partial(%s)", reduction_name(p.reduction));
         else
             append(text, size, &at, "Shard(%u", p.dim);
+        if (dt_placement_is_window(p)) {
+            append(text, size, &at, ", first=%" PRIu32 ", of=%" PRIu32 ")", p.groups - 1, p.unit);
+            continue;
+        }
         if (p.kind == DT_PLACEMENT_SHARD && p.unit > 1)
             append(text, size, &at, ", unit=%" PRIu32, p.unit);
         if (p.kind == DT_PLACEMENT_SHARD && p.groups > 1)
@@ -163,6 +187,25 @@ static bool is_integer(unsigned dtype)
     return dtype <= DT_DTYPE_I64 || (dtype >= DT_DTYPE_U16 && dtype <= DT_DTYPE_U64);
 }
 
+/* Another mesh dimension cuts the same dimension of the tensor? */
+static bool is_cut_again(const dt_layout_t *layout, unsigned j)
+{
+    for (unsigned i = 0; i < layout->ndim; i++)
+        if (i != j && layout->placements[i].kind == DT_PLACEMENT_SHARD &&
+            layout->placements[i].dim == layout->placements[j].dim)
+            return true;
+    return false;
+}
+
+static const char *window_fault(const dt_layout_t *layout, unsigned j, const dt_meta_t *meta)
+{
+    dt_placement_t p = layout->placements[j];
+    if ((int64_t)p.groups - 1 + meta->sizes[p.dim] > (int64_t)p.unit)
+        return "more rows than there are behind the first";
+    return is_cut_again(layout, j) ? "another shard of a dimension that is a part of a longer one"
+                                   : NULL;
+}
+
 static const char *order_fault(const dt_layout_t *layout, unsigned j, const dt_shard_mesh_t *mesh,
                                const dt_meta_t *meta)
 {
@@ -173,11 +216,7 @@ static const char *order_fault(const dt_layout_t *layout, unsigned j, const dt_s
         return "a unit or groups in another order";
     if (p.order & DT_ORDER_FOLDED && meta->sizes[p.dim] % (2 * (int64_t)mesh->sizes[j]))
         return "its halves are not equal";
-    for (unsigned i = 0; i < layout->ndim; i++)
-        if (i != j && layout->placements[i].kind == DT_PLACEMENT_SHARD &&
-            layout->placements[i].dim == p.dim)
-            return "another shard of a dimension in another order";
-    return NULL;
+    return is_cut_again(layout, j) ? "another shard of a dimension in another order" : NULL;
 }
 
 static const char *shard_fault(const dt_layout_t *layout, unsigned j, const dt_shard_mesh_t *mesh,
@@ -188,6 +227,8 @@ static const char *shard_fault(const dt_layout_t *layout, unsigned j, const dt_s
         return "the tensor has no such dimension";
     if (p.unit == 0 || p.groups == 0)
         return "a unit or groups of 0";
+    if (dt_placement_is_window(p))
+        return window_fault(layout, j, meta);
     if (meta->sizes[p.dim] % p.groups)
         return "groups do not divide the dimension";
     if (p.order)
@@ -260,6 +301,17 @@ static void cut(int64_t *lo, int64_t *hi, int64_t parts, int64_t at, int64_t uni
     *hi = last < *hi ? last : *hi;
 }
 
+/* What device `at` of `parts` has of the longer dimension, as rows of the window. */
+static void look_through(dt_shard_span_t *span, const dt_placement_t *p, int64_t parts, int64_t at)
+{
+    int64_t first = (int64_t)p->groups - 1, size = span->length, lo = 0, hi = p->unit;
+    cut(&lo, &hi, parts, at, 1);
+    lo = lo - first < 0 ? 0 : lo - first > size ? size : lo - first;
+    hi = hi - first < lo ? lo : hi - first > size ? size : hi - first;
+    span->lo = lo;
+    span->length = hi - lo;
+}
+
 /* The two halves that device `at` of `parts` has of a folded dimension. */
 static void fold(dt_shard_span_t *span, int64_t parts, int64_t at)
 {
@@ -285,6 +337,10 @@ bool dt_shard_box(const dt_layout_t *layout, const dt_shard_mesh_t *mesh, unsign
         if (p->kind != DT_PLACEMENT_SHARD)
             continue;
         dt_shard_span_t *span = &ret_box->spans[p->dim];
+        if (dt_placement_is_window(*p)) {
+            look_through(span, p, mesh->sizes[j], coords[j]);
+            continue;
+        }
         uint32_t turn = p->order & DT_ORDER_TURN_MAX, parts = mesh->sizes[j];
         uint32_t piece = turn ? (coords[j] + parts - turn) % parts : coords[j];
         if (p->order & DT_ORDER_FOLDED) {

@@ -13,6 +13,9 @@
  *   order     the device at coordinate c has another piece than c, see DT_ORDER_FOLDED; only where
  *             no other mesh dimension cuts the tensor dimension, without unit and groups; folded
  *             ones must divide into 2 k halves, two intervals a device, in rising order
+ *   window    what a slice leaves: rows first.. of a dimension of `of`, each where that one's rows
+ *             are, so some devices may have none; only where no other mesh dimension cuts the
+ *             tensor dimension. Programs see a plain Shard.
  *
  * Partial: each device holds a tensor of whole size, and the reduction of all gives the value. sum
  * and avg may mix (they commute), max and min only with themselves.
@@ -76,6 +79,11 @@ bool dt_shard_mesh_equal(const dt_shard_mesh_t *a, const dt_shard_mesh_t *b);
 dt_placement_t dt_placement_replicate(void);
 dt_placement_t dt_placement_shard(unsigned dim); /* unit and groups 1 */
 dt_placement_t dt_placement_partial(unsigned reduction);
+/* `size` rows from `first` on of a dimension of `of` that is cut in `parts`: a plain Shard where
+ * that has the same borders. False: the numbers are too large for a placement. */
+bool dt_placement_window(unsigned dim, int64_t size, int64_t of, int64_t first, uint32_t parts,
+                         dt_placement_t *ret_placement);
+bool dt_placement_is_window(dt_placement_t p);
 bool dt_placement_equal(dt_placement_t a, dt_placement_t b); /* looks at what counts for the kind */
 /* All Replicate, on mesh `mesh` of `ndim` dimensions. */
 dt_layout_t dt_layout_replicate(uint32_t mesh, unsigned ndim);

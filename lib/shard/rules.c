@@ -52,7 +52,7 @@ static bool is_same_cut(const dt_placement_t *outer, dt_placement_t have, dt_pla
         return true;
     if (have.kind != DT_PLACEMENT_SHARD || want.kind != DT_PLACEMENT_SHARD ||
         have.dim != want.dim || have.groups != want.groups || have.order != want.order ||
-        have.dim >= meta->ndim)
+        have.dim >= meta->ndim || have.order == DT_ORDER_WINDOW)
         return false;
     int64_t pieces = (int64_t)have.groups * mesh->sizes[dim], size = meta->sizes[have.dim];
     for (unsigned j = 0; j < dim; j++)
@@ -122,13 +122,14 @@ static bool is_mixed(const dt_layout_t *layout, unsigned dim, dt_placement_t pla
     return false;
 }
 
-/* A dimension that outer mesh dimensions cut in other groups cannot be cut again. */
+/* A dimension that outer mesh dimensions cut in other groups, or as a window, cannot be cut again.
+ */
 static bool is_torn(const dt_layout_t *layout, unsigned dim, dt_placement_t place)
 {
     for (unsigned j = 0; j < dim && place.kind == DT_PLACEMENT_SHARD; j++) {
         dt_placement_t other = layout->placements[j];
         if (other.kind == DT_PLACEMENT_SHARD && other.dim == place.dim &&
-            other.groups != place.groups)
+            (other.groups != place.groups || other.order || place.order))
             return true;
     }
     return false;
@@ -169,7 +170,8 @@ static bool is_unsettled(const propagation_t *p, const dt_shard_row_t *row)
 }
 
 /* Would only this row make a Partial of what is none? It is of use beside another one of its kind,
- * or for shards of what must be whole: they are parts of a sum already. */
+ * or for shards of what must be whole: they are parts of a sum already. A window is not: few rows
+ * of a long tensor are moved cheaper than a sum that all devices have parts of. */
 static bool is_made_up(const propagation_t *p, const dt_shard_row_t *row)
 {
     const dt_shard_call_t *c = p->call;
@@ -183,7 +185,7 @@ static bool is_made_up(const propagation_t *p, const dt_shard_row_t *row)
         if (p->have[i].kind == DT_PLACEMENT_SHARD && row->ins[i].reduction != DT_REDUCTION_SUM)
             return true;
         is_beside |= dt_placement_equal(p->have[i], row->ins[i]);
-        is_other |= p->have[i].kind == DT_PLACEMENT_PARTIAL;
+        is_other |= p->have[i].kind == DT_PLACEMENT_PARTIAL || dt_placement_is_window(p->have[i]);
         is_sum_of_shards |= p->have[i].kind == DT_PLACEMENT_SHARD;
     }
     return is_any && !is_beside && (is_other || !is_sum_of_shards);
@@ -265,6 +267,8 @@ static bool consider(void *arg, const dt_shard_row_t *row)
 {
     propagation_t *p = arg;
     choice_t tried;
+    if (row->label == DT_SHARD_LABEL_ROWS && (p->policy->flags & DT_SHARD_NO_ROWS))
+        return true;
     if (!fits(p, row) || is_unsettled(p, row) || is_made_up(p, row))
         return true;
     price(p, row, &tried);

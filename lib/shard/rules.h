@@ -51,10 +51,11 @@ bool dt_shard_rules_has(const dt_shard_rules_t *rules, const char *name);
 
 /* What to move when no row fits. Each can be left out, to measure what it is worth. */
 enum {
-    DT_SHARD_STRICT = 1, /* nothing may move: INVALID instead */
-    DT_SHARD_SETTLE = 2, /* Partial passes only operators that join or shrink (add, sum, cat,
-                            views); others settle it first */
-    DT_SHARD_PLAIN = 4,  /* no row whose local operator is another than the program's */
+    DT_SHARD_STRICT = 1,  /* nothing may move: INVALID instead */
+    DT_SHARD_SETTLE = 2,  /* Partial passes only operators that join or shrink (add, sum, cat,
+                             views); others settle it first */
+    DT_SHARD_PLAIN = 4,   /* no row whose local operator is another than the program's */
+    DT_SHARD_NO_ROWS = 8, /* slices of a cut dimension move: no new windows */
     DT_SHARD_AUTO = DT_SHARD_SETTLE, /* the default of programs */
 };
 

@@ -131,6 +131,8 @@ static dt_status_t check_call(const dt_signature_t *s, const roles_t *r, dt_erro
 /* On one mesh dimension: may queries lie so, with keys so? */
 static bool goes_with(dt_placement_t q, dt_placement_t k)
 {
+    if (dt_placement_is_window(q) || dt_placement_is_window(k))
+        return false;
     if (q.kind == DT_PLACEMENT_REPLICATE)
         return k.kind == DT_PLACEMENT_REPLICATE;
     if (q.kind != DT_PLACEMENT_SHARD || q.dim > 2 || (q.dim < 2 && q.groups != 1))

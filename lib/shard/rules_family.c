@@ -123,6 +123,43 @@ int dt_shard_run_dim(const dt_shard_call_t *call)
     return dim;
 }
 
+bool dt_shard_pieces(const dt_shard_call_t *call, dt_shard_pieces_t *ret_pieces)
+{
+    dt_shard_attr_t dim = dt_shard_attr(call, "dim"), start = dt_shard_attr(call, "start");
+    dt_shard_attr_t step = dt_shard_attr(call, "step");
+    uint32_t in = call->out_first < call->in_count ? call->out_first : call->in_count;
+    if (!call->rule->is_rows || in == 0 || call->out_count == 0 ||
+        dim.kind != DT_SHARD_ATTR_NUMBER || start.kind > DT_SHARD_ATTR_NUMBER ||
+        step.kind > DT_SHARD_ATTR_NUMBER || (step.kind == DT_SHARD_ATTR_NUMBER && step.number != 1))
+        return false;
+    int ndim = call->outs[0].meta->ndim, d = (int)(dim.number < 0 ? dim.number + ndim : dim.number);
+    if (d < 0 || d >= ndim || (in > 1 && call->out_count > 1))
+        return false;
+    bool joins = in > 1 || call->signature->args[0].tag == DT_VALUE_TENSORS;
+    if (!joins && call->out_count == 1)
+        joins = call->ins[0].meta->ndim != ndim ||
+                call->outs[0].meta->sizes[d] > call->ins[0].meta->sizes[d];
+    const dt_shard_tensor_t *whole = joins ? &call->outs[0] : &call->ins[0];
+    *ret_pieces = (dt_shard_pieces_t){.joins = joins,
+                                      .dim = d,
+                                      .size = whole->meta->sizes[d],
+                                      .count = joins ? in : call->out_count,
+                                      .pieces = joins ? call->ins : call->outs};
+    int64_t at = start.kind == DT_SHARD_ATTR_NONE ? 0 : start.number;
+    at = at < 0 ? at + whole->meta->sizes[d] : at;
+    at = at < 0 ? 0 : at > whole->meta->sizes[d] ? whole->meta->sizes[d] : at;
+    for (uint32_t i = 0; i < ret_pieces->count; i++) {
+        const dt_shard_tensor_t *piece = &ret_pieces->pieces[i];
+        ret_pieces->at[i] = at;
+        if (piece->is_ignored)
+            continue;
+        if (piece->meta->ndim != ndim || at + piece->meta->sizes[d] > ret_pieces->size)
+            return false;
+        at += piece->meta->sizes[d];
+    }
+    return whole->meta->ndim == ndim;
+}
+
 static bool bind_squeeze(dt_shard_call_t *call)
 {
     dt_shard_tensor_t *in = &call->ins[0], *out = &call->outs[0];

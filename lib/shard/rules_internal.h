@@ -117,6 +117,7 @@ typedef struct dt_shard_rule {
     bool has_terms;                                      /* a + in the template */
     bool is_meta, is_join, is_in_place, is_put, is_back; /* words */
     bool is_runs;       /* runs=1: splits into runs, or joins them */
+    bool is_rows;       /* rows=1: takes rows of a dimension, or joins them */
     bool is_real;       /* real: integers are rounded, so Partial passes with none of them */
     bool is_same;       /* same=1 */
     bool owes;          /* owes=1: settling a Partial result counts in the row's price */
@@ -195,6 +196,21 @@ bool dt_shard_bind_element(const dt_shard_rules_t *rules, const dt_signature_t *
 bool dt_shard_bind_family(dt_shard_call_t *call);
 /* The dimension that a split cuts or a cat joins, if all pieces are equal; -1: there is none. */
 int dt_shard_run_dim(const dt_shard_call_t *call);
+/* Rows of one dimension: those of the whole that each piece is. */
+typedef struct dt_shard_pieces {
+    bool joins; /* the whole is the result, the pieces are inputs */
+    int dim;
+    int64_t size;                    /* of the whole */
+    uint32_t count;                  /* of pieces, ignored ones too */
+    int64_t at[DT_SHARD_TENSOR_MAX]; /* (count) first row */
+    const dt_shard_tensor_t *pieces; /* (count) */
+} dt_shard_pieces_t;
+
+/* rules_family.c: what a call of a rule with rows=1 takes or joins. False: that cannot be known, or
+ * it is not one row after the other. */
+bool dt_shard_pieces(const dt_shard_call_t *call, dt_shard_pieces_t *ret_pieces);
+#define DT_SHARD_LABEL_ROWS 1u /* of the dimension of these rows: it is cut once */
+
 /* Dimensions that a squeeze removes, of the global shape. Bit d. */
 uint32_t dt_shard_squeezed(const dt_shard_call_t *call);
 

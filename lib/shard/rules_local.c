@@ -79,9 +79,13 @@ static bool gives_nothing(const local_t *l)
 }
 
 /* No operator sees an empty shard: LibTorch raises, is wrong or dies on some. But if another input
- * is Partial its term still counts, unless there is nothing to add it to. */
-static bool is_skipped(const local_t *l)
+ * is Partial its term still counts, unless there is nothing to add it to; and what joins rows has
+ * something to say of those that are not here. */
+static bool is_skipped(const local_t *l, const dt_shard_call_t *call)
 {
+    dt_shard_pieces_t pieces;
+    if (call->rule->is_rows && dt_shard_pieces(call, &pieces) && pieces.joins)
+        return gives_nothing(l);
     const dt_signature_t *s = l->signature;
     bool is_empty = false, has_part = false;
     for (uint32_t i = 0; i < s->input_count; i++) {
@@ -179,21 +183,85 @@ static bool arguments(local_t *l)
     return true;
 }
 
+/* Is the dimension of these rows cut, and which part of the whole lies here? */
+static bool lies_in_parts(const local_t *l, const dt_shard_call_t *call, const dt_shard_pieces_t *p,
+                          dt_shard_span_t *ret_span)
+{
+    const dt_signature_t *s = l->signature;
+    const dt_signature_tensor_t *whole =
+        p->joins ? &s->outputs[call->outs[0].at] : &s->inputs[call->ins[0].at];
+    dt_shard_box_t box;
+    bool is_cut = false;
+    for (unsigned j = 0; j < whole->layout.ndim; j++)
+        is_cut |= whole->layout.placements[j].kind == DT_PLACEMENT_SHARD &&
+                  whole->layout.placements[j].dim == p->dim;
+    (void)dt_shard_box(&whole->layout, l->mesh, whole->meta.ndim, whole->meta.sizes, l->index,
+                       &box);
+    *ret_span = box.spans[p->dim];
+    return is_cut;
+}
+
+/* slice, narrow and their gradients: rows are counted from the first that lies here. */
+static bool localize_start(local_t *l, const dt_shard_call_t *call)
+{
+    const dt_shard_rule_t *rule = call->rule;
+    dt_shard_pieces_t p;
+    dt_shard_span_t span;
+    uint32_t at = 0, count = l->op->arg_count;
+    while (at < rule->param_count && !(rule->params[at].kind == DT_SHARD_PARAM_ATTR &&
+                                       rule->params[at].name.size == sizeof "start" - 1 &&
+                                       memcmp(rule->params[at].name.at, "start", 5) == 0))
+        at++;
+    if (at == rule->param_count || !dt_shard_pieces(call, &p) || !lies_in_parts(l, call, &p, &span))
+        return true;
+    count = count < at + 2 ? at + 2 : count;
+    dt_value_t *args = dt_arena_calloc(l->arena, count, sizeof *args);
+    if (!args)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        args[i] = i < l->op->arg_count ? l->args[i] : (dt_value_t){.tag = DT_VALUE_DEFAULT};
+    const dt_meta_t *piece = p.joins ? &l->inputs[call->ins[0].at] : &l->outputs[call->outs[0].at];
+    bool is_narrow = strncmp(l->signature->name, "aten::narrow", strlen("aten::narrow")) == 0;
+    int64_t size = piece->sizes[p.dim], first = p.at[0] - span.lo;
+    first = first < 0 || size == 0 ? 0 : first;
+    args[at] = (dt_value_t){.tag = DT_VALUE_INT, .number = first};
+    args[at + 1] = (dt_value_t){.tag = DT_VALUE_INT, .number = is_narrow ? size : first + size};
+    l->args = args;
+    l->op->args = args;
+    l->op->arg_count = count;
+    return true;
+}
+
+/* split.Tensor is the same with a list of sizes under another name. */
+static void split_by_list(local_t *l)
+{
+    if (strcmp(l->signature->name, "aten::split.Tensor") == 0)
+        l->op->name = "aten::split_with_sizes";
+    if (strcmp(l->signature->name, "aten::unsafe_split.Tensor") == 0)
+        l->op->name = "aten::unsafe_split_with_sizes";
+}
+
 /* The pieces of a split along a sharded dimension: one size, or a list of them. */
 static bool localize_runs(local_t *l, const dt_shard_call_t *call)
 {
-    int dim = dt_shard_run_dim(call);
+    dt_shard_pieces_t p;
+    int dim = dt_shard_pieces(call, &p) && !p.joins ? p.dim : -1;
+    bool is_equal = true;
     int64_t sizes[DT_SHARD_TENSOR_MAX];
     const dt_layout_t *layout = &l->signature->inputs[call->ins[0].at].layout;
     bool is_cut = false;
     for (unsigned j = 0; j < layout->ndim && dim >= 0; j++)
         is_cut |= layout->placements[j].kind == DT_PLACEMENT_SHARD &&
                   layout->placements[j].dim == (unsigned)dim;
-    if (!is_cut || call->out_count == 1 || l->signature->arg_count < 2)
+    if (!is_cut || l->signature->arg_count < 2)
         return true;
-    for (uint32_t j = 0; j < call->out_count; j++)
+    for (uint32_t j = 0; j < call->out_count; j++) {
         sizes[j] = l->outputs[call->outs[j].at].sizes[dim];
-    if (l->args[1].tag == DT_VALUE_INTS)
+        is_equal = is_equal && sizes[j] == sizes[0];
+    }
+    if (l->args[1].tag != DT_VALUE_INTS && !is_equal)
+        split_by_list(l);
+    if (l->args[1].tag == DT_VALUE_INTS || !is_equal)
         return set_ints(l, &l->args[1], sizes, call->out_count);
     l->args[1] = (dt_value_t){.tag = DT_VALUE_INT, .number = sizes[0]};
     return true;
@@ -205,6 +273,8 @@ static bool localize_all(local_t *l, const dt_shard_call_t *call)
         return localize_squeeze(l, call);
     if (call->rule->is_runs)
         return localize_runs(l, call);
+    if (call->rule->is_rows && !localize_start(l, call))
+        return false;
     for (unsigned k = 0; k < call->rule->loc_count; k++)
         if (!localize_attribute(l, call, &call->rule->locs[k]))
             return false;
@@ -247,7 +317,7 @@ dt_status_t dt_shard_localize(const dt_shard_rules_t *rules, const dt_signature_
                            "%s: no row of the operator has shards, and there are some",
                            signature->name);
         has_memory = localize_all(&l, &call);
-        local.is_run = has_memory && !is_skipped(&l);
+        local.is_run = has_memory && !is_skipped(&l, &call);
         if (local.is_run)
             has_memory = dt_shard_program(&call, mesh, index, arena, &local);
     }

@@ -277,6 +277,7 @@ static bool option(parser_t *p, dt_shard_text_t text)
     bool *flag = is_text(key, "same")      ? &rule->is_same
                  : is_text(key, "inplace") ? &rule->is_in_place
                  : is_text(key, "runs")    ? &rule->is_runs
+                 : is_text(key, "rows")    ? &rule->is_rows
                  : is_text(key, "put")     ? &rule->is_put
                  : is_text(key, "back")    ? &rule->is_back
                  : is_text(key, "owes")    ? &rule->owes

@@ -61,6 +61,7 @@ static void give(walk_t *w)
 typedef struct cut {
     uint8_t label;
     uint32_t unit, groups; /* of dimensions of `size` */
+    uint8_t order;         /* DT_ORDER_WINDOW, which says what these are, or 0 */
     int64_t size;
     bool is_even;
 } cut_t;
@@ -68,6 +69,8 @@ typedef struct cut {
 /* Is every piece of the dimension the same? */
 static bool is_even(const walk_t *w, const cut_t *cut, int64_t size, int64_t unit)
 {
+    if (cut->order)
+        return false;
     int64_t pieces = w->call->divisors[cut->label] * w->parts * unit * cut->groups;
     return pieces > 0 && size % pieces == 0;
 }
@@ -78,6 +81,12 @@ static bool place(const walk_t *w, const cut_t *cut, int dim, int64_t size, dt_p
 {
     uint64_t unit = cut->unit;
     *ret = dt_placement_shard((unsigned)dim);
+    if (cut->order) {
+        ret->order = cut->order;
+        ret->unit = cut->unit;
+        ret->groups = cut->groups;
+        return size == cut->size && w->call->divisors[cut->label] == 1;
+    }
     if (size != cut->size && !(cut->is_even && cut->unit == 1)) {
         if (w->is_plain || cut->groups != 1 || size == 0 || cut->size == 0)
             return false;
@@ -103,7 +112,9 @@ static bool measure(const walk_t *w, cut_t *cut)
     cut->is_even = true;
     if (w->is_plain && (c->rule->vocabulary == cut->label || c->is_scaled))
         return false;
-    if (c->rule->vocabulary == cut->label && cut->groups > 1)
+    if (c->rule->vocabulary == cut->label && (cut->groups > 1 || cut->order))
+        return false;
+    if (c->rule->family == DT_SHARD_FAMILY_CONV && cut->order)
         return false;
     for (uint32_t i = 0; i < c->in_count + c->out_count; i++) {
         const dt_shard_tensor_t *t = i < c->in_count ? &c->ins[i] : &c->outs[i - c->in_count];
@@ -133,7 +144,8 @@ static bool adds_to_nothing(const walk_t *w, const cut_t *cut, uint32_t k)
 {
     const dt_shard_call_t *c = w->call;
     int64_t chunk = (cut->size + w->parts - 1) / w->parts;
-    bool is_cut_once = cut->unit == 1 && cut->groups == 1 && c->divisors[cut->label] == 1;
+    bool is_cut_once =
+        cut->unit == 1 && cut->groups == 1 && !cut->order && c->divisors[cut->label] == 1;
     bool is_any_empty = !is_even(w, cut, cut->size, cut->unit) &&
                         (!is_cut_once || chunk * (w->parts - 1) >= cut->size);
     const dt_meta_t *term = c->ins[k].meta, *sum = c->outs[0].meta;
@@ -225,17 +237,20 @@ static void label_rows(walk_t *w, uint8_t label)
     label_row(w, tried[0]);
     for (uint32_t i = 0; i < c->in_count && w->have && !w->is_plain; i++) {
         dt_placement_t p = w->have[i];
+        uint8_t order = dt_placement_is_window(p) ? p.order : 0;
         unsigned k = 0;
         if (p.kind != DT_PLACEMENT_SHARD || p.dim >= c->ins[i].meta->ndim ||
             c->ins[i].labels[p.dim] != label)
             continue;
-        while (k < count && (tried[k].unit != p.unit || tried[k].groups != p.groups))
+        while (k < count &&
+               (tried[k].unit != p.unit || tried[k].groups != p.groups || tried[k].order != order))
             k++;
         if (k < count || count == 4)
             continue;
         tried[count] = (cut_t){.label = label,
                                .unit = p.unit,
                                .groups = p.groups,
+                               .order = order,
                                .size = c->ins[i].meta->sizes[p.dim]};
         label_row(w, tried[count++]);
     }
@@ -441,7 +456,8 @@ static void split_rows(walk_t *w)
     bool joins = c->out_count == 1;
     for (uint32_t i = 0; i < c->in_count && dim >= 0; i++) {
         dt_placement_t p = w->have[i];
-        if (p.kind != DT_PLACEMENT_SHARD || p.dim != dim || p.groups != (joins ? 1 : runs))
+        if (p.kind != DT_PLACEMENT_SHARD || p.dim != dim || p.groups != (joins ? 1 : runs) ||
+            p.order)
             continue;
         run_row(w, p, shard_as(p.dim, p.unit, joins ? runs : 1));
         return;
@@ -453,7 +469,7 @@ static void view_rows(walk_t *w)
 {
     const dt_meta_t *in = w->call->ins[0].meta, *out = w->call->outs[0].meta;
     dt_placement_t p = w->have[0];
-    if (p.kind != DT_PLACEMENT_SHARD || p.dim >= in->ndim)
+    if (p.kind != DT_PLACEMENT_SHARD || p.dim >= in->ndim || p.order)
         return;
     int64_t before = 1, size = in->sizes[p.dim];
     bool joins = p.groups == 1 && p.dim > 0;
@@ -470,6 +486,47 @@ static void view_rows(walk_t *w)
     int64_t runs = joins ? in->sizes[p.dim - 1] : 1;
     if (runs > 1 && d < out->ndim && out->sizes[d] == runs * size)
         run_row(w, p, shard_as(d, p.unit, (uint32_t)runs));
+}
+
+/* ---- rows of a dimension: each stays where it is ---- */
+
+/* The whole lies as `whole` says; so does each piece of it. */
+static void piece_row(walk_t *w, const dt_shard_pieces_t *p, dt_placement_t whole)
+{
+    bool is_window = dt_placement_is_window(whole);
+    int64_t of = is_window ? whole.unit : p->size, first = is_window ? whole.groups - 1 : 0;
+    dt_placement_t *pieces = p->joins ? w->row.ins : w->row.outs;
+    *(p->joins ? &w->row.outs[0] : &w->row.ins[0]) = whole;
+    for (uint32_t i = 0; i < p->count; i++) {
+        pieces[i] = dt_placement_replicate();
+        if (!p->pieces[i].is_ignored &&
+            !dt_placement_window((unsigned)p->dim, p->pieces[i].meta->sizes[p->dim], of,
+                                 first + p->at[i], w->parts, &pieces[i]))
+            return;
+    }
+    w->row.label = DT_SHARD_LABEL_ROWS;
+    w->row.is_even = false;
+    give(w);
+}
+
+/* Cut as torch.chunk cuts the whole, as it is cut, and as one of its pieces is. */
+static void piece_rows(walk_t *w)
+{
+    dt_shard_pieces_t p;
+    dt_placement_t whole = dt_placement_replicate();
+    if (w->call->divisors[DT_SHARD_LABEL_ROWS] != 1 || !dt_shard_pieces(w->call, &p))
+        return;
+    piece_row(w, &p, dt_placement_shard((unsigned)p.dim));
+    for (uint32_t i = 0; i < (p.joins ? p.count : 1); i++) {
+        dt_placement_t have = w->have[i];
+        if (!dt_placement_is_window(have) || have.dim != p.dim || p.pieces[i].is_ignored)
+            continue;
+        int64_t first = (int64_t)have.groups - 1 - (p.joins ? p.at[i] : 0);
+        if (p.joins && (first < 0 || first + p.size > have.unit ||
+                        !dt_placement_window(have.dim, p.size, have.unit, first, w->parts, &whole)))
+            continue;
+        piece_row(w, &p, p.joins ? whole : have);
+    }
 }
 
 void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placement_t *have,
@@ -491,6 +548,8 @@ void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placeme
         }
     if (call->rule->is_runs && have && !is_plain)
         split_rows(&w);
+    if (call->rule->is_rows && have && !is_plain)
+        piece_rows(&w);
     if (call->rule->family == DT_SHARD_FAMILY_VIEW && have && !is_plain)
         view_rows(&w);
     if ((call->rule->is_real && !all_kinds(call, "fc")) || is_cast(call))

@@ -121,6 +121,10 @@ typedef enum dt_reduction {
  * of chunk c and the second half of chunk k - 1 - c, so all have the same share of a triangle. */
 #define DT_ORDER_TURN_MAX 127u
 #define DT_ORDER_FOLDED   128u
+/* All bits, which say something else: a WINDOW. The tensor's rows are some of a longer dimension,
+ * and lie where that one's lie, which is cut evenly: `unit` is that one's size, `groups` is 1 + the
+ * first row. */
+#define DT_ORDER_WINDOW 255u
 
 /* Where a tensor lies along one mesh dimension. On the wire: kind u8; SHARD: dim u8, unit varint,
  * groups varint; PARTIAL: reduction u8; 3, a SHARD in another order: as SHARD, then order u8. */

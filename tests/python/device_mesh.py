@@ -676,6 +676,39 @@ def what_does_not_fit_is_refused_if_strict() -> None:
     close(x.cpu() @ w.cpu(), x @ w)
 
 
+def slices_stay_where_their_rows_are() -> None:
+    """Under the strict policy, so that a move would be refused: read, written, split, joined, with gradients."""
+    torch.manual_seed(3)
+    for shape, mesh, placements in (((12, 3), DeviceMesh("cuda", [0, 1, 2, 3]), [S0]), ((11, 3), two(), [S0]),
+                                    ((3, 9), DeviceMesh("cuda", [0, 1, 2]), [S1]), ((7, 4), four(), [S0, S1])):
+        def program(x: torch.Tensor, strictly: bool) -> list[torch.Tensor]:
+            dim = placements[0].dim  # noqa: B023  (called at once)
+            x = x.detach().clone().requires_grad_()
+            with dtorch.strict(strictly):
+                y = x * 2
+                y.narrow(dim, 2, 4).mul_(3).narrow(dim, 1, 2).add_(1)
+                parts = y.split(4, dim)
+                joined = torch.cat(parts, dim)
+                walk = [y.narrow(dim, i, 2).exp() for i in range(4)]
+                total = sum(((part * (k + 2)).sum() for k, part in enumerate((*parts, *walk))), joined.sum())
+            total.backward()
+            return [y, joined, *parts, *walk, x.grad]
+
+        value = torch.randn(shape)
+        for a, b in zip(program(value, False), program(dtorch.distribute_tensor(value, mesh, placements), True), strict=True):
+            close(a, b)
+    # What has to move: rows of two slices that do not begin alike, one row of all, a view that joins the dimension.
+    x = dtorch.distribute_tensor(value := torch.randn(13, 4), two(), [S0])
+    for f in (lambda t: t[1:] - t[:-1], lambda t: t[9] * t[2:6], lambda t: t[3:9].reshape(-1), lambda t: torch.stack(list(t)),
+              lambda t: torch.cat([t[9:], t[:9]]), lambda t: t[4:8].t() @ t[5:9], lambda t: t[-3:].softmax(0)):
+        close(f(value), f(x))
+    x[3:11][2] = 7
+    value[3:11][2] = 7
+    x[-2].mul_(2)
+    value[-2].mul_(2)
+    close(value, x)
+
+
 def ways_of_saving_moves_can_be_switched_off() -> None:
     torch.manual_seed(1)
     model, ids, labels = Gpt().double(), torch.randint(0, 24, (4, 8)), torch.randint(0, 24, (4, 8))
@@ -817,6 +850,7 @@ CHECKS = [
     gpt_data_parallel, gpt_tensor_parallel,
     gpt_data_and_tensor_parallel, gpt_fully_sharded, zero_shards_the_state,
     zero_holds_a_part_of_the_state, a_copy_of_a_model_follows_its_plan, what_does_not_fit_is_refused_if_strict,
+    slices_stay_where_their_rows_are,
     experts_in_parts_are_the_dense_computation, every_pair_of_layouts, a_state_dict_loads_whole]
 
 if __name__ == "__main__":

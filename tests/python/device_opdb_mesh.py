@@ -1,9 +1,10 @@
-"""usage: device_opdb_mesh.py [--samples=N] [--ways=N] [--seed=S] [--part=K/N] [--seconds=S] [--whole] [PART OF A NAME...]
+"""usage: device_opdb_mesh.py [--samples=N] [--ways=N] [--seed=S] [--part=K/N] [--seconds=S] [--whole] [--refused] [PART OF A NAME...]
 
 PyTorch's own operator database on meshes against the CPU: each sample with its tensors in layouts drawn from the seed, on meshes
 of 2, 3, 4 and 2x2 devices, even and uneven; forward and, where the entry has gradients, backward. Shapes, types and classes of
 errors must be the same; values within a bound by type, since parts are added in another order than on one device.
 Without --whole: the first samples (1) of each entry, each in so many layouts (1), for at most --seconds.
+--refused tells which runs are refused by the CPU as well; one that only the mesh refuses is a failure.
 What may differ, and why, is in opdb_exceptions.py."""
 
 import itertools
@@ -150,8 +151,10 @@ class Comparison:
         given = (sample.input, sample.args, sample.kwargs)
         want, refusal = attempt(entry, devicetest.move(given, "cpu"), sample.output_process_fn_grad)
         got, error = attempt(entry, tree_map(ways.move, given), sample.output_process_fn_grad)
-        self.counts["ran" if error is None else "refused"] += 1
+        self.counts["ran" if error is None else "refused" if refusal is None else "refused as by the CPU"] += 1
         if refusal is not None:
+            if "--refused" in sys.argv:
+                print(f"  refused by both: {entry.name}: {devicetest.first_lines(refusal)[:160]}")
             return None if error is not None else f"does not refuse: {devicetest.first_lines(refusal)[:120]}"
         if error is not None:
             return f"{type(error).__name__}: {devicetest.first_lines(error)[:240]}"

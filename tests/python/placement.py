@@ -119,11 +119,15 @@ class Call:
 
 
 def parse(text):
-    """"S1/8*3" -> ("S", 1, 8, 3); "Psum" -> ("P", "sum"); "R" -> ("R",)"""
+    """"S1/8*3" -> ("S", 1, 8, 3); "S1@2/9" -> ("S", 1, 1, 1, 2, 9); "Psum" -> ("P", "sum"); "R" -> ("R",)"""
     if text[0] == "P":
         return ("P", text[1:])
     if text[0] == "R":
         return ("R",)
+    if "@" in text:
+        dim, _, more = text[1:].partition("@")
+        first, _, of = more.partition("/")
+        return ("S", int(dim), 1, 1, int(first), int(of))
     dim, _, more = text[1:].partition("/")
     unit, _, groups = more.partition("*")
     return ("S", int(dim), int(unit or 1), int(groups or 1))
@@ -136,6 +140,10 @@ def positions(shape, mesh, places, coords):
         if not mine:
             continue
         groups, keep = mine[0][1][3], []
+        if len(mine[0][1]) > 4:  # rows of a longer dimension: they are where its rows are
+            (size, (*_, first, of), c), step = mine[0], -(-mine[0][1][5] // mine[0][0])
+            lists[d] = [row for row in range(n) if c * step <= row + first < (c + 1) * step]
+            continue
         for g in range(groups):
             run = list(range(g * (n // groups), (g + 1) * (n // groups)))
             for size, p, c in mine:
@@ -277,6 +285,9 @@ def some_place(t, rng):
         d = rng.randrange(t.ndim)
         groups = rng.choice([g for g in (1, 2, 3) if t.shape[d] % g == 0])
         options = [f"S{d}/{rng.choice((1, 2, 3, 4))}*{groups}"]
+        if rng.random() < 0.4:
+            first = rng.randrange(5)
+            options = [f"S{d}@{first}/{max(1, t.shape[d] + first + rng.randrange(6))}"]
     if rng.random() < 0.3:
         hows = ["sum"] if t.dtype == torch.int64 else [] if t.dtype == torch.bool else ["sum", "avg"]
         hows += [] if t.is_complex() or t.dtype == torch.bool else ["max", "min"]
@@ -290,8 +301,8 @@ def some_layout(t, mesh, rng):
         hows = {p[1:] for p in places if p[0] == "P"}
         groups = {}
         for p in map(parse, places):
-            if p[0] == "S":
-                groups.setdefault(p[1], set()).add(p[3])
+            if p[0] == "S":  # a window is alone on its dimension
+                groups.setdefault(p[1], set()).update({p[3], p[4] + 10} if len(p) > 4 and p[1] in groups else {p[3]})
         if (len(hows) < 2 or hows == {"sum", "avg"}) and all(len(g) == 1 for g in groups.values()):
             return ";".join(places)
     return ";".join("R" for _ in mesh)
@@ -391,6 +402,27 @@ def cases():
     yield "aten::view", (r(2, 5, 12), [2, 5, 3, 4])
     yield "aten::view", (r(2, 5, 12), [10, 3, 4])
     yield "aten::view", (r(4, 2, 3, 5), [4, 2, 15])
+    # rows of a dimension that is cut, and rows put together
+    for start, end in (0, 4), (3, 7), (2, 9), (-3, 100), (5, 5), (0, 8), (8, 12):
+        yield "aten::slice.Tensor", (r(12, 3), 0, start, end)
+        yield "aten::slice.Tensor", (r(2, 7, 3), 1, start, end)
+        yield "aten::slice_backward", (r(12, 3)[start:end], [12, 3], 0, start, end, 1)
+    yield "aten::slice.Tensor", (r(12, 3), 0, 1, 9, 2)
+    yield "aten::slice_backward", (r(4, 3), [12, 3], 0, 1, 9, 2)
+    yield "aten::slice.Tensor", (r(9), 0, None, 7)
+    yield "aten::narrow", (r(2, 9), 1, 4, 3)
+    yield "aten::narrow_copy", (r(9, 2), 0, 4, 3)
+    for size in 1, 4, 5, 11, 12:
+        yield "aten::split.Tensor", (r(11, 2), size)
+        yield "aten::split.Tensor", (i(9, 2, 12), size, -1)
+    yield "aten::split_with_sizes", (r(11, 2), [4, 0, 6, 1], 0)
+    yield "aten::split_with_sizes", (r(2, 11), [11], 1)
+    yield "aten::split_with_sizes_copy", (r(2, 11), [1, 8, 2], 1)
+    yield "aten::unsafe_split.Tensor", (r(11, 2), 4)
+    yield "aten::cat", ([r(4, 2), r(1, 2), r(6, 2)],)
+    yield "aten::cat", ([i(9, 2, 4), i(9, 2, 7)], 1)
+    yield "aten::cat", ([r(0), r(7, 2), r(5, 2)],)
+    yield "aten::cat", ([r(7, 2)],)
     # lists
     few = lambda: [r(4, 6), r(5), r(3, 2)]
     yield "aten::_foreach_add.List", (few(), few()), {"alpha": 2}

@@ -1,6 +1,7 @@
 /* Questions of tests/python/placement.py, a line each: overload, call (JSON), mesh ("2x3"), and for
  * each tensor input a placement a mesh dimension, joined by ";" ("S0;R", "S1/8*3" is unit 8 and 3
- * groups, "Psum"), inputs apart by blanks. Separated by tabs. The answer is a line of JSON:
+ * groups, "S1@2/9" is rows 2.. of 9, "Psum"), inputs apart by blanks. Separated by tabs. The answer
+ * is a line of JSON:
  *   {"moved": n, "price": bytes, "in": ["S0;R", ...], "out": [...], "local": [device, ...]}
  * where a device is {"run": true, "ops": [{"name": ..., "args": [...]}]} or
  * {"run": false, "fill": [...]}; an argument is {"t": id} a tensor, {"ts": [ids]}, {"same": i}
@@ -24,6 +25,11 @@ static dt_placement_t placement(const char **at)
             p.unit = (uint32_t)strtoul(end + 1, &end, 10);
         if (*end == '*')
             p.groups = (uint32_t)strtoul(end + 1, &end, 10);
+        if (*end == '@') {
+            p.order = DT_ORDER_WINDOW;
+            p.groups = (uint32_t)strtoul(end + 1, &end, 10) + 1;
+            p.unit = *end == '/' ? (uint32_t)strtoul(end + 1, &end, 10) : 0;
+        }
         *at = end;
         return p;
     }
@@ -45,6 +51,8 @@ static void print_layout(const dt_layout_t *layout)
             printf("R");
         else if (p.kind == DT_PLACEMENT_PARTIAL)
             printf("P%s", reductions[p.reduction]);
+        else if (dt_placement_is_window(p))
+            printf("S%u@%" PRIu32 "/%" PRIu32, p.dim, p.groups - 1, p.unit);
         else
             printf("S%u/%" PRIu32 "*%" PRIu32, p.dim, p.unit, p.groups);
     }

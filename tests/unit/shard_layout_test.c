@@ -132,6 +132,55 @@ Test(shard_layout, pieces_in_another_order_are_all_there_once_and_folded_ones_sh
             }
 }
 
+Test(shard_layout, rows_of_a_window_are_where_those_of_the_longer_dimension_are)
+{
+    for (uint32_t parts = 1; parts <= 5; parts++)
+        for (int64_t of = 1; of <= 12; of++)
+            for (int64_t first = 0; first <= of; first++)
+                for (int64_t size = 0; size <= of - first; size++) {
+                    dt_shard_mesh_t mesh = mesh_of(1, &parts);
+                    dt_layout_t layout = dt_layout_replicate(1, 1), whole = layout;
+                    dt_meta_t meta = meta_of(DT_DTYPE_F32, 1, &size, NULL);
+                    whole.placements[0] = dt_placement_shard(0);
+                    cr_assert(
+                        dt_placement_window(0, size, of, first, parts, &layout.placements[0]));
+                    cr_assert_eq(dt_layout_check(&layout, &mesh, &meta, NULL), DT_OK);
+                    for (uint32_t i = 0; i < parts; i++) {
+                        dt_shard_box_t box, all;
+                        int64_t local = 0;
+                        (void)dt_shard_box(&layout, &mesh, 1, &size, i, &box);
+                        (void)dt_shard_box(&whole, &mesh, 1, &of, i, &all);
+                        for (int64_t k = 0; k < size; k++) {
+                            bool is_here = dt_shard_span_local(&all.spans[0], k + first) >= 0;
+                            cr_assert_eq(dt_shard_span_local(&box.spans[0], k),
+                                         is_here ? local : -1);
+                            local += is_here;
+                        }
+                        cr_assert_eq(dt_shard_span_size(&box.spans[0]), local);
+                    }
+                }
+}
+
+Test(shard_layout, a_window_must_fit_and_cuts_its_dimension_alone)
+{
+    static const uint32_t sizes[] = {2, 2};
+    static const int64_t shape[] = {5, 3};
+    dt_shard_mesh_t mesh = mesh_of(2, sizes);
+    dt_layout_t layout = dt_layout_replicate(1, 2);
+    dt_meta_t meta = meta_of(DT_DTYPE_F32, 2, shape, NULL);
+    cr_assert(dt_placement_window(0, 5, 9, 4, 2, &layout.placements[0]));
+    cr_assert(dt_placement_is_window(layout.placements[0]));
+    cr_assert_eq(dt_layout_check(&layout, &mesh, &meta, NULL), DT_OK);
+    layout.placements[1] = dt_placement_shard(1);
+    cr_assert_eq(dt_layout_check(&layout, &mesh, &meta, NULL), DT_OK);
+    layout.placements[1] = dt_placement_shard(0);
+    cr_assert_eq(dt_layout_check(&layout, &mesh, &meta, NULL), DT_ERR_INVALID);
+    layout.placements[1] = dt_placement_replicate();
+    layout.placements[0].groups++; /* rows 5..9 of 9 */
+    cr_assert_eq(dt_layout_check(&layout, &mesh, &meta, NULL), DT_ERR_INVALID);
+    cr_assert_not(dt_placement_window(0, 5, INT64_C(1) << 33, 4, 2, &layout.placements[0]));
+}
+
 Test(shard_layout, nested_is_not_flat)
 {
     static const uint32_t square[] = {2, 2}, four[] = {4};

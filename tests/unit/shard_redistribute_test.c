@@ -53,6 +53,12 @@ static void cut_list(int64_t *list, int64_t *count, uint32_t parts, uint32_t at,
 static void ordered(dt_placement_t p, uint32_t parts, uint32_t at, int64_t size, bool *ret_has)
 {
     int64_t chunk = (size + parts - 1) / parts;
+    if (p.order == DT_ORDER_WINDOW) { /* row i is row i + first of a longer dimension */
+        chunk = ((int64_t)p.unit + parts - 1) / parts;
+        for (int64_t i = 0; i < size; i++)
+            ret_has[i] = (uint32_t)((i + p.groups - 1) / chunk) == at;
+        return;
+    }
     uint32_t piece = (at + parts - (p.order & DT_ORDER_TURN_MAX)) % parts;
     for (int64_t i = 0; i < size; i++) {
         bool is_second = i % chunk >= chunk / 2;
@@ -532,13 +538,18 @@ static void some_placement(side_t *s, unsigned j, unsigned family)
         p->groups = 1 + draw(3);
 }
 
-/* One whose pieces are turned or folded, where that can be. */
+/* One whose pieces are turned or folded, or a window, where that can be. */
 static void some_order(side_t *s, unsigned j)
 {
     dt_placement_t old = s->layout.placements[j];
     s->layout.placements[j] = dt_placement_shard(draw(t.meta.ndim));
     s->layout.placements[j].order =
         (uint8_t)(draw(s->mesh.sizes[j]) | (draw(2) ? DT_ORDER_FOLDED : 0));
+    dt_placement_t *p = &s->layout.placements[j];
+    if (draw(2) == 0) {
+        uint32_t first = draw(6), size = (uint32_t)t.meta.sizes[p->dim];
+        (void)dt_placement_window(p->dim, size, size + first + draw(6), first, s->mesh.sizes[j], p);
+    }
     if (dt_layout_check(&s->layout, &s->mesh, &t.meta, NULL) != DT_OK)
         s->layout.placements[j] = old;
     else
