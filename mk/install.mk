@@ -15,7 +15,7 @@ $(MAN_OUT)/dtorchctl.1: man/dtorchctl.1.in $(BUILD)/bin/dtorchctl
 $(MAN_OUT)/dtorch-protocol.7: man/dtorch-protocol.7
 	$(Q)mkdir -p $(@D) && cp $< $@
 
-.PHONY: man install dist check-man check-install config-files
+.PHONY: man install deb check-deb dist check-man check-install config-files
 config-files: all ## write config/*.conf anew from the option tables
 	$(Q)for f in controllerd workerd client; do $(BUILD)/bin/dtorch-controllerd --print=$$f.conf >config/$$f.conf || exit 1; done
 man: $(MAN_PAGES:%=$(MAN_OUT)/%) ## make the manual pages into build/PRESET/man
@@ -23,6 +23,11 @@ install: all man ## install below DESTDIR=, PREFIX=/usr; use PRESET=release
 	$(Q)sh mk/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)" $(if $(TORCH_SO),"$(TORCH_SO)" "$(TORCH_DIR)/lib")
 check-install: all man ## install below a folder; a C program is built with pkg-config and run there
 	$(Q)sh mk/check-install.sh $(BUILD)
+deb: ## Debian packages into build/deb; needs dpkg-dev and patchelf
+	+$(Q)$(MAKE) --no-print-directory PRESET=release all man
+	$(Q)sh mk/deb.sh build/release "$(VERSION)" $(if $(TORCH_SO),"$(TORCH_SO)" "$(TORCH_DIR)")
+check-deb: deb ## the packages under lintian, installed into a small Debian, started by its systemd; no part of make test: needs lintian, root
+	$(Q)sh tests/system/deb.sh build/deb
 dist: ## a source archive that is the same from every checkout of a commit
 	$(Q)sh mk/dist.sh $(VERSION)
 check-man: man all ## mandoc -Tlint, and each program's --help against its page

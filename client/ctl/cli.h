@@ -69,6 +69,7 @@ typedef enum dt_ctl_option_id {
     DT_CTL_OPT_STATE_DIR,
     DT_CTL_OPT_DIR,
     DT_CTL_OPT_FORCE,
+    DT_CTL_OPT_RENEW,
     DT_CTL_OPT_HELP,
     DT_CTL_OPT_VERSION,
     DT_CTL_OPT_COUNT,

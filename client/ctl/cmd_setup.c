@@ -21,6 +21,8 @@
 #define SETUP_FILE_MAX  8
 #define SETUP_YEAR_MS   (INT64_C(365) * 24 * 3600 * 1000)
 #define SETUP_FETCH_MS  3000
+#define SETUP_DATA_PORT "7703"
+#define SETUP_NAMES_MAX 4096 /* bytes of a certificate's names */
 #define SETUP_TOKEN_MAX 1024 /* bytes read of a token file */
 
 enum kind { KIND_CONFIG, KIND_CERTIFICATE, KIND_DAEMON_KEY, KIND_ADMIN_KEY };
@@ -35,6 +37,7 @@ struct file {
 struct setup {
     dt_ctl_t *ctl;
     const char *dir; /* absolute */
+    bool may_overwrite;
     struct file files[SETUP_FILE_MAX];
     size_t count;
 };
@@ -109,7 +112,7 @@ static int refuse_existing(struct setup *setup)
             continue;
         found = dt_ctl_print(&ctl->pool, "%s\n  exists    %s", found, file->path);
     }
-    if (*found == '\0' || dt_ctl_has(ctl, DT_CTL_OPT_FORCE))
+    if (*found == '\0' || setup->may_overwrite || dt_ctl_has(ctl, DT_CTL_OPT_FORCE))
         return DT_CTL_EXIT_OK;
     return dt_ctl_fail(ctl, DT_CTL_EXIT_FAILED,
                        "nothing was written%s\n  next      --force overwrites%s", found,
@@ -197,11 +200,10 @@ static int finish(struct setup *setup)
 /* ---- controller ---- */
 
 /* Names and addresses for the server's certificate: --address, the host's name, loopback. */
-static size_t server_names(dt_ctl_t *ctl, const char **names, size_t max)
+static size_t server_names(dt_ctl_t *ctl, const char *given, const char **names, size_t max)
 {
     size_t count = 0;
     char host[HOST_NAME_MAX + 1] = "localhost";
-    const char *given = dt_ctl_option(ctl, DT_CTL_OPT_ADDRESS);
     (void)gethostname(host, sizeof host - 1);
     for (const char *at = given ? given : ""; *(at += strspn(at, ", ")) != '\0' && count < max;) {
         size_t len = strcspn(at, ", ");
@@ -336,12 +338,47 @@ static void tell_next(struct setup *setup, const char *ca_pem, const char *host)
                 address, address, setup->dir, address);
 }
 
+/* --renew: both certificates anew, for the names of the one that stands unless others are given. */
+static int renew(struct setup *setup)
+{
+    dt_ctl_t *ctl = setup->ctl;
+    dt_error_t error;
+    dt_pki_pair_t ca = {0};
+    char standing[SETUP_NAMES_MAX], *text = NULL;
+    const char *names[DT_PKI_SAN_MAX], *given = dt_ctl_option(ctl, DT_CTL_OPT_ADDRESS);
+    if (access(path_in(setup, "pki/ca.key"), F_OK) != 0)
+        return dt_ctl_fail(ctl, DT_CTL_EXIT_NOT_FOUND,
+                           "%s/pki/ca.key: there is no CA to renew certificates with\n"
+                           "  next      dtorchctl setup controller, or --dir=DIR",
+                           setup->dir);
+    if (!given) {
+        dt_status_t status = dt_pki_read_file(path_in(setup, "pki/controllerd.pem"), &text, &error);
+        if (status == DT_OK)
+            status = dt_pki_server_names(text, standing, sizeof standing, &error);
+        free(text);
+        if (status != DT_OK)
+            return dt_ctl_fail_error(ctl, &error);
+        given = standing;
+    }
+    size_t count = server_names(ctl, given, names, DT_PKI_SAN_MAX);
+    int code = get_ca(setup, "", &ca);
+    if (code == DT_CTL_EXIT_OK)
+        code = add_certificates(setup, &ca, names, count);
+    dt_pki_pair_fini(&ca);
+    setup->may_overwrite = true;
+    if (code == DT_CTL_EXIT_OK)
+        code = finish(setup);
+    if (code == DT_CTL_EXIT_OK)
+        dt_ctl_note(ctl, "Next        systemctl restart dtorch-controllerd    (ends running jobs)");
+    return code;
+}
+
 int dt_ctl_setup_controller(dt_ctl_t *ctl)
 {
     struct setup setup = {.ctl = ctl};
     const char *names[DT_PKI_SAN_MAX];
     dt_pki_pair_t ca = {0};
-    size_t count = server_names(ctl, names, DT_PKI_SAN_MAX);
+    size_t count = server_names(ctl, dt_ctl_option(ctl, DT_CTL_OPT_ADDRESS), names, DT_PKI_SAN_MAX);
     const char *name = dt_ctl_option(ctl, DT_CTL_OPT_NAME);
     if (!name)
         name = "dtorch";
@@ -350,6 +387,8 @@ int dt_ctl_setup_controller(dt_ctl_t *ctl)
                            "--name: \"%s\" is no name: 1 to 63 letters, digits, dots, hyphens",
                            name);
     int code = set_dir(&setup);
+    if (code == DT_CTL_EXIT_OK && dt_ctl_has(ctl, DT_CTL_OPT_RENEW))
+        return renew(&setup);
     if (code == DT_CTL_EXIT_OK)
         code = get_ca(&setup, name, &ca);
     if (code == DT_CTL_EXIT_OK)
@@ -421,17 +460,20 @@ static const char *setting(dt_ctl_t *ctl, const char *key, dt_ctl_option_id_t op
     return value ? dt_ctl_print(&ctl->pool, "%s=%s\n", key, value) : "";
 }
 
-static int add_worker_conf(struct setup *setup, bool has_token, const char *controllers)
+static int add_worker_conf(struct setup *setup, bool has_token, bool is_local,
+                           const char *controllers)
 {
     dt_ctl_t *ctl = setup->ctl;
     dt_arena_t *pool = &ctl->pool;
     const char *text = dt_ctl_print(
         pool,
         "# Made by: dtorchctl setup worker. All keys are in dtorch.conf(5).\n"
-        "[Worker]\nController=%s\n%s%s%s%s%s",
+        "[Worker]\nController=%s\n%s%s%s%s%s%s",
         controllers, setting(ctl, "NodeName", DT_CTL_OPT_NAME),
         setting(ctl, "Rack", DT_CTL_OPT_RACK), setting(ctl, "Devices", DT_CTL_OPT_DEVICES),
         setting(ctl, "StateDirectory", DT_CTL_OPT_STATE_DIR),
+        /* A token gives a certificate, and so TLS there; loopback would leave all to the relay. */
+        has_token && !is_local ? "DataListen=0.0.0.0:" SETUP_DATA_PORT "\n" : "",
         has_token ? dt_ctl_print(pool, "JoinTokenFile=%s/pki/join.token\n", setup->dir) : "");
     add_file(setup, "workerd.conf", text, KIND_CONFIG);
     return check_config(ctl, dt_conf_table_worker(), text);
@@ -484,7 +526,7 @@ int dt_ctl_setup_worker(dt_ctl_t *ctl)
     if (code == DT_CTL_EXIT_OK && has_token)
         code = read_token(ctl, text, &token);
     if (code == DT_CTL_EXIT_OK)
-        code = add_worker_conf(&setup, has_token, controllers);
+        code = add_worker_conf(&setup, has_token, is_local, controllers);
     if (code == DT_CTL_EXIT_OK && has_token && first[0] != '/')
         code = check_authority(ctl, first, &token);
     if (code == DT_CTL_EXIT_OK && has_token) {

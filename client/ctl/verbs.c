@@ -102,6 +102,10 @@ const dt_ctl_option_t dt_ctl_options[DT_CTL_OPT_COUNT] = {
                         "where to write; default /etc/dtorch"},
     [DT_CTL_OPT_FORCE] = {DT_CTL_TYPE_FLAG, 0, "force", NULL, false, NULL,
                           "overwrite files that exist"},
+    [DT_CTL_OPT_RENEW] =
+        {DT_CTL_TYPE_FLAG, 0, "renew", NULL, false, NULL,
+         "new certificates of the controller and its administrator, by the CA that "
+         "stands there; nothing else is written"},
     [DT_CTL_OPT_HELP] = {DT_CTL_TYPE_FLAG, 'h', "help", NULL, false, NULL,
                          "help, also of a noun or a verb"},
     [DT_CTL_OPT_VERSION] = {DT_CTL_TYPE_FLAG, 0, "version", NULL, false, NULL,
@@ -629,13 +633,16 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      0,
      0,
      SETUP | DT_CTL_BIT(DT_CTL_OPT_NAME) | DT_CTL_BIT(DT_CTL_OPT_LISTEN) |
-         DT_CTL_BIT(DT_CTL_OPT_ADDRESS),
+         DT_CTL_BIT(DT_CTL_OPT_ADDRESS) | DT_CTL_BIT(DT_CTL_OPT_RENEW),
      NULL,
      NULL,
      "none",
      "Write the controller's configuration, the cluster's CA and certificates",
-     "Then it says what to do on the other machines. Nothing is overwritten without --force.",
-     {"setup controller --name=prod --address=ctl1.example.org,10.0.0.1"},
+     "Then it says what to do on the other machines. Nothing is overwritten without --force. With "
+     "--renew both certificates are made anew for the names that they have, or for those of "
+     "--address, and nothing else.",
+     {"setup controller --name=prod --address=ctl1.example.org,10.0.0.1",
+      "setup controller --renew"},
      dt_ctl_setup_controller},
     {"setup",
      "worker",
@@ -649,7 +656,9 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      NULL,
      "none",
      "Write a worker's configuration and its join token",
-     "If the controller can be reached, its CA is compared with the token right away.",
+     "If the controller can be reached, its CA is compared with the token right away. A worker of "
+     "another machine's controller takes tensors on port 7703 of all its addresses, over TLS: "
+     "DataListen= in dtorch.conf(5).",
      {"setup worker --controller=ctl1:7700 --token-file=-"},
      dt_ctl_setup_worker},
     {"version",

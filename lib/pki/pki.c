@@ -425,6 +425,37 @@ static void read_sans(X509 *certificate, dt_pki_info_t *info)
     GENERAL_NAMES_free(names);
 }
 
+/* Append a name as people write it; false: no room. Other kinds of names are passed over. */
+static bool append_name(const GENERAL_NAME *name, char *names, size_t size)
+{
+    char text[INET6_ADDRSTRLEN];
+    size_t len = strlen(names);
+    int added = 0;
+    if (name->type == GEN_DNS) {
+        added = snprintf(names + len, size - len, "%s%.*s", len ? "," : "",
+                         ASN1_STRING_length(name->d.dNSName),
+                         (const char *)ASN1_STRING_get0_data(name->d.dNSName));
+    } else if (name->type == GEN_IPADD) {
+        int family = ASN1_STRING_length(name->d.iPAddress) == 4 ? AF_INET : AF_INET6;
+        if (inet_ntop(family, ASN1_STRING_get0_data(name->d.iPAddress), text, sizeof text))
+            added = snprintf(names + len, size - len, "%s%s", len ? "," : "", text);
+    }
+    return added >= 0 && (size_t)added < size - len;
+}
+
+dt_status_t dt_pki_server_names(const char *pem, char *names, size_t size, dt_error_t *err)
+{
+    DT_CLEANUP(dt_pki_free_certificate) X509 *certificate = NULL;
+    bool is_ok = true;
+    names[0] = '\0';
+    DT_TRY(dt_pki_parse_certificate(pem, &certificate, err));
+    GENERAL_NAMES *all = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
+    for (int i = 0; all && is_ok && i < sk_GENERAL_NAME_num(all); i++)
+        is_ok = append_name(sk_GENERAL_NAME_value(all, i), names, size);
+    GENERAL_NAMES_free(all);
+    return is_ok ? DT_OK : dt_fail(err, DT_ERR_LIMIT, "dt", 0, "a certificate has too many names");
+}
+
 dt_status_t dt_pki_read(const char *pem, dt_pki_info_t *ret_info, dt_error_t *err)
 {
     dt_pki_info_t info = {0};

@@ -87,6 +87,11 @@ DT_MUST_USE dt_status_t dt_pki_sign_csr(const dt_pki_pair_t *ca, const char *csr
 /* Read what a PEM certificate (the first in the text) says. Errors: INVALID. */
 DT_MUST_USE dt_status_t dt_pki_read(const char *pem, dt_pki_info_t *ret_info, dt_error_t *err);
 
+/* Write the host names and IP addresses of a PEM certificate into `names`, commas between them: ""
+ * for none. Errors: INVALID, LIMIT (they do not fit into `size` bytes). */
+DT_MUST_USE dt_status_t dt_pki_server_names(const char *pem, char *names, size_t size,
+                                            dt_error_t *err);
+
 /* Check that a certificate, its key and its authority belong together and that the certificate is
  * valid at `wall_ms`. `ca` may be NULL: then only pair and time are checked.
  * Errors: INVALID (malformed, key of another certificate), DENIED (not signed by this authority,

@@ -10,6 +10,7 @@
 #include "lib/temptree.h"
 #include "lib/testcluster.h"
 #include "lib/testproc.h"
+#include "pki/pki.h"
 
 #define ARG_MAX_COUNT 16
 #define PATIENCE_MS   DT_TESTCLUSTER_PATIENCE_MS
@@ -120,6 +121,54 @@ Test(ctl_setup, a_wrong_token_gives_65_and_writes_nothing, .init = start, .fini 
     check("setup worker --dir=%s/etc --controller=127.0.0.1:1 --token-file=%s/none", 67, "",
           "No such file");
     cr_assert_neq(access(at("etc"), F_OK), 0);
+}
+
+Test(ctl_setup, renew_makes_certificates_anew_and_nothing_else, .init = start, .fini = fini)
+{
+    check("setup controller --dir=%s/etc --renew", 67, "", "there is no CA");
+    check(CONTROLLER " --address=ctl.example,10.1.2.3", 0, "written", NULL);
+    dt_pki_info_t was, is;
+    char names[1000];
+    char *ca = dt_test_read_file(at("etc/pki/ca.pem"));
+    char *conf = dt_test_read_file(at("etc/controllerd.conf"));
+    char *old = dt_test_read_file(at("etc/pki/controllerd.pem"));
+    cr_assert_eq(dt_pki_read(old, &was, NULL), DT_OK);
+    check("setup controller --dir=%s/etc --renew --dry-run", 3, "would be", NULL);
+    check("setup controller --dir=%s/etc --renew", 0, "written", "systemctl restart");
+    char *new = dt_test_read_file(at("etc/pki/controllerd.pem"));
+    char *key = dt_test_read_file(at("etc/pki/controllerd.key"));
+    cr_assert_eq(dt_pki_read(new, &is, NULL), DT_OK);
+    cr_assert_str_neq(was.sha256, is.sha256);
+    cr_assert_eq(dt_pki_check(new, key, ca, is.not_before_ms + 1, NULL), DT_OK);
+    cr_assert_eq(dt_pki_server_names(new, names, sizeof names, NULL), DT_OK);
+    cr_assert_eq(strncmp(names, "ctl.example,10.1.2.3,", 21), 0, "%s", names);
+    char *conf_now = dt_test_read_file(at("etc/controllerd.conf"));
+    char *ca_now = dt_test_read_file(at("etc/pki/ca.pem"));
+    cr_assert_str_eq(conf, conf_now);
+    cr_assert_str_eq(ca, ca_now);
+    char *const texts[] = {ca, conf, old, new, key, conf_now, ca_now};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        free(texts[i]);
+}
+
+Test(ctl_setup, a_worker_of_another_machine_takes_tensors_from_there, .init = start, .fini = fini)
+{
+    dt_pki_token_t token;
+    char text[DT_PKI_TOKEN_SIZE], ca[DT_PKI_SHA256_HEX_SIZE];
+    dt_pki_sha256_hex("x", 1, ca);
+    dt_pki_token_make(ca, &token);
+    dt_pki_token_format(&token, text);
+    dt_temptree_write(&tree, "token", text);
+    check("setup worker --dir=%s/far --controller=ctl.invalid --token-file=%s/token", 0, "written",
+          "cannot be reached");
+    check("setup worker --dir=%s/near --controller=127.0.0.1:1 --token-file=%s/token", 0, "written",
+          NULL);
+    char *far = dt_test_read_file(at("far/workerd.conf"));
+    char *near = dt_test_read_file(at("near/workerd.conf"));
+    cr_assert(strstr(far, "\nDataListen=0.0.0.0:7703\n"), "%s", far);
+    cr_assert_null(strstr(near, "DataListen"), "%s", near);
+    free(far);
+    free(near);
 }
 
 /* ---- a cluster out of it ---- */
