@@ -15,10 +15,11 @@ from collections.abc import Iterator
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "python"), str(HERE.parent / "bench")]
 
 import blocks  # noqa: E402  (the path comes first)
 import devicetest  # noqa: E402
+import table  # noqa: E402
 
 # What of the machine's own could lead a program elsewhere, and make's, which would hand its jobs on.
 FOREIGN = ("DTORCH_ADDRESS", "DTORCH_ADMIN_SOCKET", "DTORCH_BIN", "DTORCH_DTENSOR_IN_SAME_DEVICE", "DTORCH_RECORD", "MAKEFLAGS", "MFLAGS",
@@ -138,13 +139,20 @@ def warnings(_: str) -> None:
         assert f'"{name}' in text, f"no daemon says {name!r}"
 
 
+def figures(_: str) -> None:
+    """The table of figures is made from the newest run that is kept."""
+    newest = max((TREE / "docs" / "bench").glob("*.jsonl"))
+    text = (TREE / "docs" / "bench" / "README.md").read_text()
+    assert newest.name in text and table.table(newest) in text, f"make the table anew: tests/bench/table.py {newest.relative_to(TREE)}"
+
+
 def main() -> int:
     build, *only = devicetest.arguments()
     suite = devicetest.Suite("tutorial", only)
     for document in ("tutorial.md",):
         suite.check(f"{document} is followed", lambda document=document: follow(document, build))
     for what, function in (("commands of dtorchctl", verbs), ("flags of daemons", flags), ("targets of make", targets), ("alarms", alarms),
-                           ("warnings", warnings), ("metrics", metrics)):
+                           ("warnings", warnings), ("metrics", metrics), ("figures", figures)):
         suite.check(f"{what} are told as they are", lambda function=function: function(build))
     return suite.finish()
 
