@@ -1,7 +1,8 @@
 #!/bin/sh
 # usage: run-fuzz.sh SECONDS PROGRAM...
-# Runs libFuzzer programs, two at a time, each for SECONDS, from the committed corpus. What is found new stays in
-# build/fuzz/corpus/X, a crash goes to tests/fuzz/corpus/X: commit it with its fix, every build replays it from then on.
+# Runs libFuzzer programs, two at a time and the last three together, each for SECONDS, from the committed corpus. What is
+# found new stays in build/fuzz/corpus/X, a crash goes to tests/fuzz/corpus/X: commit it with its fix, every build replays
+# it from then on.
 # Closes with "fuzz: N passed, N failed".
 set -u
 seconds=$1
@@ -27,7 +28,15 @@ one() { # PROGRAM
 while [ $# -gt 0 ]; do
     one "$1" &
     first=$!
-    if [ $# -gt 1 ]; then
+    if [ $# -eq 3 ]; then # an odd one takes no minute of its own
+        one "$2" &
+        second=$!
+        one "$3" &
+        third=$!
+        count=$((${count:-0} + 3))
+        shift 3
+        wait $first $second $third
+    elif [ $# -gt 1 ]; then
         one "$2" &
         second=$!
         count=$((${count:-0} + 2))

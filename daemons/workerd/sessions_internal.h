@@ -178,6 +178,10 @@ void dt_node_links_door(dt_node_instance_t *instance, const Dtorch__V1__PeerDoor
 /* An engine was opened: it gets the connections that wait for it. */
 void dt_node_links_show(dt_node_instance_t *instance, dt_node_member_t *member);
 void dt_node_links_leave(dt_node_instance_t *instance); /* it ends */
+/* A socket as if it was accepted; and one that was dialled for the first member. Take `fd`. */
+void dt_node_links_take_for_test(dt_node_sessions_t *sessions, int fd);
+void dt_node_links_ask_for_test(dt_node_instance_t *instance, uint32_t theirs, int fd);
+uint32_t dt_node_links_ready_for_test(const dt_node_sessions_t *sessions); /* for an engine */
 
 /* sessions_address.c */
 typedef enum dt_node_reach {

@@ -516,6 +516,23 @@ void dt_node_links_door(dt_node_instance_t *instance, const Dtorch__V1__PeerDoor
 
 /* ---- listening ---- */
 
+/* Takes `fd`. Returns NULL: it is closed. */
+static node_link_t *link_over(dt_node_links_t *links, link_state_t state, int fd)
+{
+    node_link_t *link = link_new(links, state);
+    if (!link) {
+        (void)close(fd);
+        return NULL;
+    }
+    link->fd = fd;
+    link->until_ns = dt_loop_now_ns() + DT_LINKS_HELLO_NS;
+    if (secure(link, NULL) && dt_watch_create(links->sessions->options.loop, fd, DT_LOOP_READABLE,
+                                              on_ready, link, &link->watch, NULL) == DT_OK)
+        return link;
+    kill_link(link);
+    return NULL;
+}
+
 static void on_accept(void *arg, int events)
 {
     dt_node_links_t *links = arg;
@@ -523,17 +540,33 @@ static void on_accept(void *arg, int events)
     int fd = accept4(links->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;
-    node_link_t *link = link_new(links, LINK_ASKED);
-    if (!link) {
-        (void)close(fd);
-        return;
-    }
     no_delay(fd);
-    link->fd = fd;
-    link->until_ns = dt_loop_now_ns() + DT_LINKS_HELLO_NS;
-    if (!secure(link, NULL) || dt_watch_create(links->sessions->options.loop, fd, DT_LOOP_READABLE,
-                                               on_ready, link, &link->watch, NULL) != DT_OK)
-        kill_link(link);
+    (void)link_over(links, LINK_ASKED, fd);
+}
+
+void dt_node_links_take_for_test(dt_node_sessions_t *sessions, int fd)
+{
+    (void)link_over(sessions->links, LINK_ASKED, fd);
+}
+
+void dt_node_links_ask_for_test(dt_node_instance_t *instance, uint32_t theirs, int fd)
+{
+    node_link_t *link = link_over(instance->owner->links, LINK_GREETING, fd);
+    if (!link)
+        return;
+    link->instance = instance;
+    link->ours = instance->members[0].board;
+    link->theirs = theirs;
+    greet(link);
+}
+
+uint32_t dt_node_links_ready_for_test(const dt_node_sessions_t *sessions)
+{
+    uint32_t ready = 0;
+    const dt_list_t *all = &sessions->links->all;
+    for (const dt_list_t *at = all->next; at != all; at = at->next)
+        ready += ((const node_link_t *)(const void *)at)->state == LINK_READY; /* first member */
+    return ready;
 }
 
 /* Listen, once. Returns why not; NULL: it does. */
