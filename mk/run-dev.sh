@@ -79,6 +79,8 @@ done
 least=1
 [ "$devices" != none ] || least=0
 until_is "$count" eval "asked node list -o name --filter='state=ready devices>=$least' | wc -l"
+page=$(asked diag dump --filter=name=status_page -p value --no-legend)
+echo "its status page: http://${page//[[:space:]]/}/"
 echo "ready. In a second terminal:  . ${dir#"$PWD/"}/env && dtorchctl node list     (Ctrl-C here ends all)"
 # Workers may be killed to see what happens; without the controller there is nothing left to see.
 wait "${pids[0]}"

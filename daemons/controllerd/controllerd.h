@@ -271,7 +271,7 @@ typedef struct dt_controllerd_page_draft {
     char after[64];                              /* name of the last node that was written */
     uint32_t nodes;                              /* written */
     int64_t began_ns;                            /* monotonic */
-    int64_t spent_ns;                            /* on the state thread so far */
+    int64_t spent_ns;                            /* processor time of the state thread so far */
     char models[DT_CONTROLLERD_PAGE_MODELS][96]; /* names of devices */
     unsigned model_count;
 } dt_controllerd_page_draft_t;
@@ -312,6 +312,8 @@ struct dt_controllerd {
     int64_t page_next_ns;    /* when the next document may begin */
     uint64_t page_documents; /* made since the start */
     int64_t page_spent_ns;   /* on the last one */
+    int64_t page_spent_total_ns;
+    int64_t page_period_ns; /* between the last document and the next one */
     dt_controllerd_tls_t tls;
     dt_arena_t request_arena;
     dt_arena_t reply_arena;

@@ -88,6 +88,16 @@ static void put_loop(dt_controllerd_t *app)
           seconds(loop.longest_ns));
 }
 
+static void put_page(dt_controllerd_t *app)
+{
+    dt_metrics_text_t *text = &app->text;
+    counter(text, "dtorch_status_documents_total", "Documents made for the status page.",
+            app->page_documents);
+    dt_metrics_family(text, "dtorch_status_seconds_total", DT_METRICS_COUNTER,
+                      "Time of the state thread that they took.");
+    dt_metrics_real(text, NULL, seconds(app->page_spent_total_ns));
+}
+
 /* Kinds that are counted: 0 is none. */
 static void put_moves(dt_metrics_text_t *text, const dt_sessions_counts_t *counts)
 {
@@ -255,6 +265,7 @@ void dt_controllerd_metrics_publish(dt_controllerd_t *app, const dt_cluster_coun
     put_cluster(app, counts);
     put_sessions(app);
     put_loop(app);
+    put_page(app);
     put_queues(app, counts, &store);
     put_journal(app, &store);
     put_security(app, counts);

@@ -1,6 +1,5 @@
 #include "base/json.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +40,8 @@ void dt_json_close(dt_json_t *json, char bracket)
 /* Whether this byte stands for itself; all of a character beyond ASCII do, if it is one. */
 static bool is_plain(unsigned char byte)
 {
-    return byte >= 0x20 && byte < 0x7f && !strchr("\"\\<>&", byte);
+    return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\' && byte != '<' &&
+           byte != '>' && byte != '&';
 }
 
 static bool is_line_end(const char *text)
@@ -55,10 +55,11 @@ static void put_text(dt_json_t *json, const char *text)
     char escape[8];
     put(json, "\"", 1);
     for (size_t at = 0, step; at < length; at += step) {
+        step = 1;
+        if (is_plain((unsigned char)text[at]))
+            continue;
         step = dt_str_utf8_length(text + at, length - at);
         if (step > 1 && !(step == 3 && is_line_end(text + at)))
-            continue;
-        if (step == 1 && is_plain((unsigned char)text[at]))
             continue;
         put(json, text + from, at - from);
         if (step == 0)
@@ -89,18 +90,30 @@ void dt_json_text(dt_json_t *json, const char *text)
     put_text(json, text);
 }
 
-void dt_json_uint(dt_json_t *json, uint64_t value)
+/* A document of many nodes is mostly numbers, so printf's way is too long for them. */
+static void put_number(dt_json_t *json, uint64_t value, bool is_negative)
 {
     char digits[24];
-    next(json);
-    put(json, digits, (size_t)snprintf(digits, sizeof digits, "%" PRIu64, value));
+    size_t at = sizeof digits;
+    do
+        digits[--at] = (char)('0' + value % 10);
+    while ((value /= 10) != 0);
+    if (is_negative)
+        digits[--at] = '-';
+    if (!json->is_first)
+        digits[--at] = ',';
+    json->is_first = false;
+    put(json, digits + at, sizeof digits - at);
+}
+
+void dt_json_uint(dt_json_t *json, uint64_t value)
+{
+    put_number(json, value, false);
 }
 
 void dt_json_int(dt_json_t *json, int64_t value)
 {
-    char digits[24];
-    next(json);
-    put(json, digits, (size_t)snprintf(digits, sizeof digits, "%" PRId64, value));
+    put_number(json, value < 0 ? -(uint64_t)value : (uint64_t)value, value < 0);
 }
 
 void dt_json_bool(dt_json_t *json, bool value)

@@ -4,7 +4,9 @@
  * median, spread the interquartile range. usage: figures LOAD [KEY...]     LOAD is the load
  * generator; no KEY: all. Exit status 3: none of the keys is one of these */
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,8 @@
 #define SAMPLE_MAX   2000
 #define PATIENCE_MS  DT_TESTCLUSTER_PATIENCE_MS
 #define LOAD_SECONDS "10"
+#define PAGE_SECONDS 7 /* within those */
+#define VIEWERS      10
 #define OK           DTORCH__V1__NODE_HEALTH__NODE_OK
 
 struct samples {
@@ -41,6 +45,9 @@ enum {
     START_MS,
     JOIN_MS,
     RTT_US,
+    PAGE_BYTES,
+    PAGE_DOCUMENT_KB,
+    PAGE_LOOP,
     FIGURE_COUNT
 };
 static const struct figure figures[FIGURE_COUNT] = {
@@ -53,6 +60,9 @@ static const struct figure figures[FIGURE_COUNT] = {
     [DEAD_MS] = {"hang_notice_ms", "ms", "Monarch", 40000, 2500},
     [START_MS] = {"controller_start_ms", "ms", "", 0, 500},
     [JOIN_MS] = {"worker_start_ms", "ms", "", 0, 500},
+    [PAGE_BYTES] = {"status_page_bytes", "bytes", "", 0, 65536},
+    [PAGE_DOCUMENT_KB] = {"status_document_1000_kb", "KiB", "", 0, 512},
+    [PAGE_LOOP] = {"status_page_loop_percent", "% of a core", "", 0, 1},
     [RTT_US] = {"admin_rtt_us", "us", "", 0, 10000},
 };
 
@@ -161,6 +171,113 @@ static void bench_4000(void)
     print(&figures[MB_4000], mib, 1, 0);
 }
 
+/* ---- the status page: 1,000 nodes, VIEWERS that ask once a second, as its script does ---- */
+
+struct viewers {
+    int port, metrics_port;
+    atomic_bool is_over;
+    double document_kib, loop_percent;
+};
+
+/* A number in the controller's metrics. */
+static double metric_of(int port, const char *name)
+{
+    char *text = dt_test_http_get(port, "/metrics"), *at = text;
+    double value = -1;
+    while (at && (at = strstr(at, name)) != NULL && (at[-1] != '\n' || at[strlen(name)] != ' '))
+        at++;
+    if (at)
+        value = strtod(at + strlen(name), NULL);
+    free(text);
+    return value;
+}
+
+static void *view(void *arg)
+{
+    struct viewers *viewers = arg;
+    while (!atomic_load(&viewers->is_over)) {
+        free(dt_test_http_get(viewers->port, "/status.json"));
+        (void)usleep(1000000);
+    }
+    return NULL;
+}
+
+/* Wait until all nodes are shown, then see what the state thread spends on it for a while. */
+static void *watch_page(void *arg)
+{
+    struct viewers *viewers = arg;
+    char *text = NULL;
+    double spent, from;
+    while (!atomic_load(&viewers->is_over) &&
+           (!text || !strstr(text, "\"nodes\":{\"total\":1000,\"ready\":1000,"))) {
+        free(text);
+        (void)usleep(200000);
+        text = dt_test_http_get(viewers->port, "/status.json");
+    }
+    viewers->document_kib = text ? (double)strlen(text) / 1024 : 0;
+    free(text);
+    spent = metric_of(viewers->metrics_port, "dtorch_status_seconds_total");
+    from = mono_us();
+    (void)usleep(PAGE_SECONDS * 1000000);
+    viewers->loop_percent =
+        (metric_of(viewers->metrics_port, "dtorch_status_seconds_total") - spent) * 1e8 /
+        (mono_us() - from);
+    return NULL;
+}
+
+static double page_bytes(int port)
+{
+    static const char *const files[] = {"/", "/page.css", "/page.js", "/icon.svg"};
+    double sum = 0;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *text = dt_test_http_get(port, files[i]);
+        char *body = text ? strstr(text, "\r\n\r\n") : NULL;
+        if (!body)
+            dt_test_die("no %s", files[i]);
+        sum += (double)strlen(body + 4);
+        free(text);
+    }
+    return sum;
+}
+
+static void bench_page(void)
+{
+    struct viewers viewers = {.loop_percent = -1};
+    pthread_t threads[VIEWERS], watcher;
+    char conf[256], address[32], pid[16];
+    const char *args[] = {address, "1000", LOAD_SECONDS, pid, NULL};
+    int kept;
+    dt_testrun_t run;
+    viewers.port = dt_testcluster_reserve_port(&kept);
+    (void)snprintf(conf, sizeof conf,
+                   "NodesMax=8192\nConnectionsMax=8192\nLogLevel=notice\nStatusListen=127.0.0.1:%d",
+                   viewers.port);
+    dt_testcluster_t *tc =
+        dt_testcluster_start(&(dt_testcluster_options_t){.controller_conf = conf});
+    viewers.metrics_port = dt_testcluster_metrics_port(tc, DT_TESTCLUSTER_CONTROLLER);
+    print(&figures[PAGE_BYTES], page_bytes(viewers.port), 1, 0);
+    for (int i = 0; i < VIEWERS; i++)
+        if (pthread_create(&threads[i], NULL, view, &viewers) != 0)
+            dt_test_die("no thread");
+    if (pthread_create(&watcher, NULL, watch_page, &viewers) != 0)
+        dt_test_die("no thread");
+    (void)snprintf(address, sizeof address, "127.0.0.1:%d", dt_testcluster_port(tc));
+    (void)snprintf(pid, sizeof pid, "%d", (int)dt_testcluster_pid(tc, -1));
+    run = dt_testrun_program(load_program, args, NULL);
+    if (run.code != 0)
+        dt_test_die("load: exit %d\n%s%s", run.code, run.out, run.err);
+    (void)fprintf(stderr, "with %d viewers: %s", VIEWERS, run.out);
+    dt_testrun_fini(&run);
+    (void)pthread_join(watcher, NULL);
+    atomic_store(&viewers.is_over, true);
+    for (int i = 0; i < VIEWERS; i++)
+        (void)pthread_join(threads[i], NULL);
+    print(&figures[PAGE_DOCUMENT_KB], viewers.document_kib, 1, 0);
+    print(&figures[PAGE_LOOP], viewers.loop_percent, 1, 0);
+    end(tc);
+    close(kept);
+}
+
 /* Wall time of the next event of worker 0, ms. The event's own time is whole milliseconds, cut
  * off: 1 is added, so the figure is never better than the truth. */
 static double event_ms(dt_testcluster_t *tc, const char *name, uint64_t after)
@@ -266,6 +383,7 @@ static const struct {
     {" kill9_notice_ms kill9_notice_worst_ms worker_start_ms ", bench_kill},
     {" hang_suspect_ms hang_notice_ms ", bench_hang},
     {" admin_rtt_us ", bench_rtt},
+    {" status_page_bytes status_document_1000_kb status_page_loop_percent ", bench_page},
     {" heartbeat_cpu_1000 ", bench_cpu_1000},
     {" heartbeat_cpu_4000 conn4000_mb ", bench_4000},
 };

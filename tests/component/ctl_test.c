@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lib/temptree.h"
@@ -673,5 +676,83 @@ Test(ctl, bash_completes_nouns_verbs_options_and_ids)
     check_completion(tc, script, "dtorchctl node list -o j", " json ");
     check_completion(tc, script, "dtorchctl cluster config ''", " show ");
     dt_temptree_fini(&tree);
+    stop(tc);
+}
+
+/* ---- a thousand nodes ---- */
+
+/* Play so many nodes with eight devices each, load00000 and on, until the process is killed. */
+static pid_t play_nodes(dt_testcluster_t *tc, const char *count)
+{
+    char socket[512], pid[16], forever[] = "100000", number[16];
+    char *args[] = {getenv("DT_TEST_LOAD"), socket, number, forever, pid, NULL};
+    struct rlimit limit;
+    pid_t player;
+    cr_assert(args[0] != NULL, "DT_TEST_LOAD is not set");
+    (void)snprintf(socket, sizeof socket, "%s", dt_testcluster_controller_socket(tc));
+    (void)snprintf(number, sizeof number, "%s", count);
+    (void)snprintf(pid, sizeof pid, "%d", (int)dt_testcluster_pid(tc, DT_TESTCLUSTER_CONTROLLER));
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    cr_assert_eq(posix_spawn(&player, args[0], NULL, NULL, args, environ), 0);
+    return player;
+}
+
+static bool all_have_devices(dt_testcluster_t *tc, void *arg)
+{
+    Dtorch__V1__ClusterStatus *status = dt_testcluster_status(tc);
+    bool holds = status && status->nodes_ready == 1000 && status->devices_ok == 8000;
+    (void)arg;
+    if (status)
+        dtorch__v1__cluster_status__free_unpacked(status, NULL);
+    return holds;
+}
+
+Test(ctl, every_verb_works_on_a_thousand_nodes)
+{
+    static const struct probe probes[] = {
+        {"cluster status", 0, "nodes     1000  1000 ready\ndevices   8000  8000 ok\n", ""},
+        {"cluster check", 0, "1000 of 1000 nodes ready, 8000 devices", ""},
+        {"cluster config show", 0, "NodesMax", ""},
+        {"node list", 0, "load[00000-00999]  ready", ""},
+        {"node list", 0, "1000 nodes listed.\n", ""},
+        {"node list -o name -n 2", 0, "load00000\nload00001\n", NULL},
+        {"node show load00999", 0, "rack", ""},
+        {"node show load01000", 67, "", "no node \"load01000\""},
+        {"node cordon load[00100-00199] -m fans", 0, NULL, NULL},
+        {"node list --filter=state=cordoned", 0, "100 of 1000 nodes listed.\n", ""},
+        {"node reason -o name", 0, "load00150\n", ""},
+        {"node uncordon load[00100-00199]", 0, NULL, NULL},
+        {"node label load[00000-00009] zone=a", 0, NULL, NULL},
+        {"node drain load00005 -m test", 0, NULL, NULL},
+        {"node undrain load00005", 0, NULL, NULL},
+        {"node forget load00005", 65, "", "load00005"},
+        {"device list -n 3", 0, "load00000:2", ""},
+        {"device list --filter=load>=99 -o name", 0, "load", ""},
+        {"device list load00500", 0, "8 devices listed.\n", ""},
+        {"device show load00500:7", 0, "load00500:7", ""},
+        {"device topology", 0, "load[00000-00999]", ""},
+        {"job list", 0, "0 jobs listed.\n", ""},
+        {"tensor list", 0, "0 tensors listed.\n", ""},
+        {"top -n 3", 0, "0 jobs  8000 devices", ""},
+        {"top -o json", 0, "\"items\":[", ""},
+        {"report usage", 0, "0 programs listed.\n", ""},
+        {"events list -n 3", 0, "3 ", ""},
+        {"events load00150", 0, "node-cordon", ""},
+        {"token list", 0, "0 tokens listed.\n", ""},
+        {"key list", 0, "0 keys listed.\n", ""},
+        {"diag dump -n 3", 0, "loop", ""},
+        {"version", 0, "protocol 1.", ""},
+    };
+    dt_testcluster_t *tc = dt_testcluster_start(&(dt_testcluster_options_t){
+        .controller_conf = "HeartbeatInterval=2s\nEventsMax=20000\nLogLevel=notice"});
+    pid_t player = play_nodes(tc, "1000");
+    bool is_there = dt_testcluster_wait(tc, all_have_devices, NULL, 5 * PATIENCE_MS);
+    if (is_there)
+        check_all(tc, probes, sizeof probes / sizeof probes[0]);
+    (void)kill(player, SIGKILL);
+    (void)waitpid(player, NULL, 0);
+    cr_assert(is_there, "not all nodes came");
     stop(tc);
 }

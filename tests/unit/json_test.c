@@ -35,6 +35,8 @@ Test(json, puts_commas_where_they_belong)
     dt_json_open(&json, '[');
     dt_json_uint(&json, 18446744073709551615u);
     dt_json_int(&json, -5);
+    dt_json_int(&json, INT64_MIN);
+    dt_json_uint(&json, 0);
     dt_json_open(&json, '[');
     dt_json_close(&json, ']');
     dt_json_bool(&json, true);
@@ -43,8 +45,10 @@ Test(json, puts_commas_where_they_belong)
     dt_json_put_int(&json, "d", -1);
     dt_json_close(&json, '}');
     cr_assert_eq(dt_buf_text(&buf, &said), DT_OK);
-    cr_assert_str_eq(said, "{\"a\":\"b\",\"list\":[18446744073709551615,-5,[],true],\"c\":1,"
-                           "\"d\":-1}");
+    cr_assert_str_eq(
+        said,
+        "{\"a\":\"b\",\"list\":[18446744073709551615,-5,-9223372036854775808,0,[],true],\"c\":1,"
+        "\"d\":-1}");
     dt_buf_fini(&buf);
 }
 

@@ -352,7 +352,7 @@ function draw() {
   document.body.dataset.drawn = doc.now;
 }
 function tellSilence(why) {
-  const silent = performance.now() - state.heardAt > SILENT_MS, banner = byId("banner");
+  const due = state.doc ? 3 * state.doc.period : 0, silent = performance.now() - state.heardAt > Math.max(SILENT_MS, due), banner = byId("banner");
   document.body.classList.toggle("stale", silent && state.doc !== null);
   banner.hidden = !silent;
   if (silent) put(banner, `${why} Nothing new ${state.doc ? "since " + clock(state.doc.now) : "yet"}; trying again.`);
