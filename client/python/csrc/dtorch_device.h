@@ -7,7 +7,7 @@
  *
  *     dt_device_python(&python)   functions of the interpreter; may be left out
  *     dt_device_install()         kernels, allocator, hooks; connects to nothing
- *     dt_device_take_meta()       while Python's Meta registrations are taken out
+ *     dt_device_take_meta()       C++ Meta kernels, those below Python's, of what has a kernel now
  *     dt_device_configure(&opts)  any time before the first use of the device
  *
  * and renames the backend. The session begins with the first use of the device and ends with
@@ -93,10 +93,9 @@ DT_API int dt_device_here(char *ret_place, size_t size);
 /* Register kernels, allocator, guard, hooks and generators. Returns how many overloads have a
  * kernel now. May be called again. */
 DT_API int dt_device_install(void);
-/* Take the C++ Meta kernels that lie under Python's registrations. Call it after
- * torch._meta_registrations._meta_lib_dont_use_me_use_register_meta has been destroyed and before
- * its functions are registered again. Returns how many there are. Without it the cluster is asked
- * for more. */
+/* Take the C++ Meta kernels that lie under Python's registrations, which stay as they are. Call it
+ * after dt_device_install(). Returns how many there are. Without it the cluster is asked for more.
+ */
 DT_API int dt_device_take_meta(void);
 
 /* As dt_connect_options_t of dtorch/dtorch.h. Zero is a good start: set struct_size. */

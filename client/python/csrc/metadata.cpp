@@ -2,8 +2,8 @@
 // cluster's answer.
 //
 // PyTorch's Python registers Meta functions of its own over the C++ kernels; those are slow, want
-// the interpreter, and some are wrong. take_meta_kernels() is called while they are taken out, and
-// keeps the kernels that are registered for Meta itself: they dispatch to nothing that Python owns.
+// the interpreter, and some are wrong. take_meta_kernels() keeps the kernels below them: those of
+// C++, registered for Meta itself, which dispatch to nothing that Python owns.
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -664,13 +664,55 @@ static bool is_wrong_on_meta(const Op &op)
     return op.name.rfind("aten::linalg_lu_solve", 0) == 0;
 }
 
+namespace
+{
+
+/* The dispatcher keeps all kernels of a key and hands out the one that was registered last. There
+ * is no public way to those below it but to take the upper ones out, and the 1,300 that Python has
+ * registered take longer to take out and put back than all else at loading. So two private members
+ * are read: the standard lets an explicit instantiation name them. Where a later PyTorch names them
+ * otherwise this does not compile. */
+template <auto member> struct Definition_of {
+    friend auto *definition_of(const c10::OperatorHandle &handle)
+    {
+        return &(handle.*member)->op;
+    }
+};
+template <auto member> struct Kernels_of {
+    friend const auto &kernels_of(const c10::impl::OperatorEntry &entry)
+    {
+        return entry.*member;
+    }
+};
+auto *definition_of(const c10::OperatorHandle &handle);
+const auto &kernels_of(const c10::impl::OperatorEntry &entry);
+template struct Definition_of<&c10::OperatorHandle::operatorDef_>;
+template struct Kernels_of<&c10::impl::OperatorEntry::kernels_>;
+
+/* What C++ registers has types that the dispatcher checks; what Python registers tells none. NULL:
+ * there is none. */
+const c10::KernelFunction *cpp_meta_kernel(const c10::OperatorHandle &handle)
+{
+    const auto &kernels = kernels_of(*definition_of(handle));
+    auto of_meta = kernels.find(c10::DispatchKey::Meta);
+    if (of_meta == kernels.end())
+        return nullptr;
+    for (const auto &registered : of_meta->second)
+        if (registered.inferred_function_schema)
+            return &registered.kernel;
+    return nullptr;
+}
+
+} // namespace
+
 int take_meta_kernels()
 {
     int count = 0;
     for (Op *op : all_ops()) {
-        if (!op->handle.hasKernelForDispatchKey(c10::DispatchKey::Meta) || is_wrong_on_meta(*op))
+        const c10::KernelFunction *kernel = cpp_meta_kernel(op->handle);
+        if (!kernel || is_wrong_on_meta(*op))
             continue;
-        op->meta = op->handle.getComputedKernelForDispatchKey(c10::DispatchKey::Meta);
+        op->meta.emplace(kernel, op->name, std::make_shared<c10::OperatorHandle>(op->handle));
         count++;
     }
     return count;

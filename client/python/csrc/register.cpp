@@ -61,9 +61,12 @@ const std::set<std::string> &left_out()
     return *names;
 }
 
+/* A tensor, or an optional one, or a list of them. */
 bool is_tensor(const c10::TypePtr &type)
 {
-    return type->str().find("Tensor") != std::string::npos;
+    if (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType)
+        return is_tensor(type->containedType(0));
+    return type->kind() == c10::TypeKind::TensorType;
 }
 
 enum class Use { no, kernel, view };
@@ -161,6 +164,15 @@ void register_composites(torch::Library &device)
     register_linear(device, *lib);
 }
 
+/* By the dispatcher itself: torch::Library parses the name of each anew, and we have it. */
+void register_kernel(Op *op, c10::KernelFunction kernel)
+{
+    static auto *kept = new std::vector<c10::RegistrationHandleRAII>;
+    kept->push_back(c10::Dispatcher::singleton().registerImpl(op->handle.operator_name(), key,
+                                                              std::move(kernel), std::nullopt,
+                                                              nullptr, "the device dtorch"));
+}
+
 } // namespace
 
 int register_all()
@@ -187,14 +199,13 @@ int register_all()
             continue;
         Op *op = make_op(*handle);
         op->find_one_by_one();
-        const char *local = op->name.c_str() + sizeof "aten::" - 1;
         if (use == Use::view) {
             op->view = handle->getComputedKernelForDispatchKey(c10::DispatchKey::CPU);
-            lib->impl(local,
-                      torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ViewKernel>(op)));
+            register_kernel(
+                op, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ViewKernel>(op)));
         } else {
-            lib->impl(local,
-                      torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op)));
+            register_kernel(
+                op, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op)));
         }
         count++;
     }

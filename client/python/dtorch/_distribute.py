@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -11,7 +11,9 @@ from dtorch import _sharded, _torch
 from dtorch import placements as words
 from dtorch.mesh import DeviceMesh
 from dtorch.placements import Replicate
-from dtorch.plans import Layout, as_plan
+
+if TYPE_CHECKING:
+    from dtorch.plans import Layout  # each `import torch` comes here, and few programs have plans
 
 # Of torch.ops.dtorch.hint: operators move it only where nothing else is possible; its copy in use is kept until it is written.
 PINNED, KEPT = 1, 2
@@ -28,6 +30,8 @@ def distribute(model: torch.nn.Module, device_mesh: DeviceMesh, plan: Any = None
     keep_gathered: what an operator reads elsewhere than at rest is kept until the parameter is written: fewer moves, more memory.
     Raises: TypeError, ValueError (a plan that does not fit), KeyError (the mesh lacks a dimension of the plan). All parameters
     are checked before the first one is moved."""
+    from dtorch.plans import as_plan
+
     made = as_plan(plan, device_mesh)
     layouts = {id(parameter): made.layout(name, parameter.shape, device_mesh) for name, parameter in model.named_parameters()}
     done: dict[int, torch.Tensor] = {}
@@ -44,7 +48,7 @@ def distribute(model: torch.nn.Module, device_mesh: DeviceMesh, plan: Any = None
     return model
 
 
-def _place_once(old: Any, mesh: DeviceMesh, layout: Layout | None, flags: int, done: dict[int, torch.Tensor]) -> Any:
+def _place_once(old: Any, mesh: DeviceMesh, layout: "Layout | None", flags: int, done: dict[int, torch.Tensor]) -> Any:
     if id(old) not in done:
         new = _place(old, mesh, layout, flags)
         done[id(old)] = new
@@ -52,7 +56,7 @@ def _place_once(old: Any, mesh: DeviceMesh, layout: Layout | None, flags: int, d
     return done[id(old)]
 
 
-def _place(old: torch.Tensor, mesh: DeviceMesh, layout: Layout | None, flags: int) -> torch.Tensor:
+def _place(old: torch.Tensor, mesh: DeviceMesh, layout: "Layout | None", flags: int) -> torch.Tensor:
     where = layout.at_rest if layout else (Replicate(),) * mesh.ndim
     if old.device.type == "meta":
         with torch.no_grad(), _sharded.placed(mesh, where):
@@ -69,7 +73,7 @@ def _place(old: torch.Tensor, mesh: DeviceMesh, layout: Layout | None, flags: in
 _followed: Any = WeakIdKeyDictionary()  # parameters, with what _follow() was told of them
 
 
-def _follow(parameter: torch.Tensor, mesh: DeviceMesh, layout: Layout, flags: int) -> None:
+def _follow(parameter: torch.Tensor, mesh: DeviceMesh, layout: "Layout", flags: int) -> None:
     """From now on a parameter, its gradient and its state go where the plan says."""
     _hint(parameter, layout, flags)
     if parameter.requires_grad:
@@ -94,13 +98,13 @@ def install() -> None:
     torch.nn.Parameter.__deepcopy__ = _copied(torch.nn.Parameter.__deepcopy__)
 
 
-def _hint(parameter: torch.Tensor, layout: Layout, flags: int) -> None:
+def _hint(parameter: torch.Tensor, layout: "Layout", flags: int) -> None:
     use = words.encode(layout.in_use) if layout.in_use != layout.at_rest else []
     state = words.encode(layout.state) if layout.state != layout.at_rest else []
     torch.ops.dtorch.hint(parameter.detach(), flags, use, state)
 
 
-def _settle(mesh: DeviceMesh, layout: Layout, parameter: torch.Tensor) -> None:
+def _settle(mesh: DeviceMesh, layout: "Layout", parameter: torch.Tensor) -> None:
     """A gradient is there: to where the plan wants it."""
     now = None if parameter.grad is None else _sharded.layout_of(parameter.grad)
     if now is not None and now[0].is_same_array(mesh) and now[1] == layout.gradient:

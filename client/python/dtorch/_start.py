@@ -80,7 +80,7 @@ def _install(library: _native.Library) -> None:
     errors.install(library)
     _check(library, library.python(c.byref(_interpreter())))
     _check(library, library.install())
-    _take_meta(library)  # of the operators that have a kernel now
+    _check(library, library.take_meta())
     torch.utils.rename_privateuse1_backend("dtorch")
     torch._register_device_module("dtorch", device)
     torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_packed_sequence=True,
@@ -112,37 +112,6 @@ def _interpreter() -> _native.Python:
         restore_error=address("PyErr_Restore"), ref=address("Py_IncRef"), unref=address("Py_DecRef"),
         resolve=c.cast(_place.resolve, c.c_void_p).value, gil_check=address("PyGILState_Check"),
         save_thread=address("PyEval_SaveThread"), restore_thread=address("PyEval_RestoreThread"))
-
-
-def _take_meta(library: _native.Library) -> None:
-    """Let the library take the C++ Meta kernels that lie under Python's registrations, 200 times as fast as those.
-
-    For that moment Python's registrations are taken out; they work as before afterwards. Private names of PyTorch: where they
-    have changed, the cluster is asked for more, nothing else."""
-    try:
-        from torch import _meta_registrations as registrations
-
-        old = registrations._meta_lib_dont_use_me_use_register_meta
-        keys, known = set(old._op_impls), torch.library._impls
-        kernels = {key.split("/")[1]: _meta_of(key.split("/")[1]) for key in keys}
-    except (ImportError, AttributeError, IndexError, KeyError):
-        return
-    old._destroy()
-    try:
-        library.take_meta()
-    finally:
-        new = torch.library.Library("aten", "IMPL", "Meta")
-        registrations._meta_lib_dont_use_me_use_register_meta = new
-        for name, kernel in kernels.items():  # as new.impl() does it, without the checks that they have passed before
-            new.m.impl(name, "Meta", kernel, False)
-        known |= keys
-        new._op_impls |= keys
-
-
-def _meta_of(name: str) -> Any:
-    """Python's Meta function of an operator, "add.Tensor"."""
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default").py_kernels[torch._C.DispatchKey.Meta]
 
 
 def _finish() -> None:
