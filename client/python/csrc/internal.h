@@ -52,8 +52,27 @@ struct Geometry {
     uint32_t number;       /* names it in keys */
     size_t span_bytes;     /* of storage, from its begin to the last element's end */
     bool is_contiguous;    /* row-major, with PyTorch's strides */
-    bool equals(const at::TensorBase &tensor) const;
+    bool equals(const at::TensorBase &tensor) const; /* part of every operator's cost: inline */
 };
+
+inline uint8_t lazy_bits(const c10::TensorImpl &tensor)
+{
+    return (uint8_t)((tensor.is_conj() ? DT_META_CONJ : 0) | (tensor.is_neg() ? DT_META_NEG : 0));
+}
+
+inline bool Geometry::equals(const at::TensorBase &tensor) const
+{
+    const c10::TensorImpl &impl = *tensor.unsafeGetTensorImpl();
+    const auto sizes = impl.sizes(), strides = impl.strides();
+    if ((c10::ScalarType)meta.dtype != c10::typeMetaToScalarType(impl.dtype()) ||
+        meta.ndim != sizes.size() || offset != impl.storage_offset() ||
+        (meta.layout & 0xc0) != lazy_bits(impl))
+        return false;
+    for (unsigned i = 0; i < meta.ndim; i++)
+        if (meta.sizes[i] != sizes[i] || meta.strides[i] != strides[i])
+            return false;
+    return true;
+}
 
 /* The one of a tensor's present sizes, strides, ... Ownership: lives for ever. Throws when it has
  * more dimensions than the wire. Threads: recorder held. */
@@ -109,8 +128,16 @@ constexpr size_t views_max = 128; /* of one storage; the oldest goes then */
 
 c10::Allocator *allocator();
 c10::DataPtr allocate(size_t bytes, uint32_t vdev);
+void release_storage(void *context); /* frees a storage: the deleter by which our memory is known */
+Storage *storage_of_address(const void *address);
 /* Throws for memory that is not the device's. */
-Storage *storage_of(const c10::Storage &storage);
+inline Storage *storage_of(const c10::Storage &storage)
+{
+    const c10::DataPtr &pointer = storage.data_ptr();
+    if (C10_LIKELY(pointer.get_deleter() == &release_storage))
+        return static_cast<Storage *>(pointer.get_context());
+    return storage_of_address(pointer.get());
+}
 inline Storage *storage_of(const at::TensorBase &tensor)
 {
     return storage_of(tensor.storage());

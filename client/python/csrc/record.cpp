@@ -69,6 +69,13 @@ void put_operand(Scratch &s, const Op &op, const Argument &argument, const at::T
 
 void put_number(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v)
 {
+    /* As below, for what comes most: a whole number that a pointwise operator computes with. */
+    if (C10_LIKELY(op.is_pointwise && argument.kind == Kind::scalar && v.isInt() &&
+                   !op.shapes_by_value)) {
+        s.key.put((uint64_t)'i' << 32 | 1);
+        s.scalars.push_back(dt_arg_int(v.toInt()));
+        return;
+    }
     bool is_dynamic = is_dynamic_number(op, argument, v);
     const char kind_name = v.isInt() ? 'i' : v.isDouble() ? 'd' : v.isBool() ? 'b' : 'c';
     s.key.put((uint64_t)kind_name << 32 | is_dynamic);

@@ -70,11 +70,6 @@ bool is_row_major(const dt_meta_t &meta)
     return true;
 }
 
-uint8_t lazy_bits(const at::TensorBase &tensor)
-{
-    return (uint8_t)((tensor.is_conj() ? DT_META_CONJ : 0) | (tensor.is_neg() ? DT_META_NEG : 0));
-}
-
 dt_meta_t describe(c10::ScalarType type, at::IntArrayRef sizes, const int64_t *strides)
 {
     dt_meta_t meta;
@@ -85,19 +80,6 @@ dt_meta_t describe(c10::ScalarType type, at::IntArrayRef sizes, const int64_t *s
 }
 
 } // namespace
-
-bool Geometry::equals(const at::TensorBase &tensor) const
-{
-    auto sizes = tensor.sizes();
-    auto strides = tensor.strides();
-    if ((c10::ScalarType)meta.dtype != tensor.scalar_type() || meta.ndim != sizes.size() ||
-        offset != tensor.storage_offset() || (meta.layout & 0xc0) != lazy_bits(tensor))
-        return false;
-    for (unsigned i = 0; i < meta.ndim; i++)
-        if (meta.sizes[i] != sizes[i] || meta.strides[i] != strides[i])
-            return false;
-    return true;
-}
 
 static Geometry *intern(const dt_meta_t &meta, int64_t offset)
 {
@@ -126,7 +108,7 @@ const Geometry *geometry_of(const dt_meta_t &meta, int64_t offset)
 const Geometry *geometry_of(const at::TensorBase &tensor)
 {
     dt_meta_t meta = describe(tensor.scalar_type(), tensor.sizes(), tensor.strides().data());
-    meta.layout |= lazy_bits(tensor);
+    meta.layout |= lazy_bits(*tensor.unsafeGetTensorImpl());
     return geometry_of(meta, tensor.storage_offset());
 }
 
@@ -200,7 +182,9 @@ void count(dt_device_memory_t &stats, size_t bytes)
         stats.peak_bytes = stats.allocated_bytes;
 }
 
-void release(void *context)
+} // namespace
+
+void release_storage(void *context)
 {
     Storage *storage = static_cast<Storage *>(context);
     if (storage->id) {
@@ -231,6 +215,9 @@ void release(void *context)
     storage->is_live = false;
     p.free.push_back(storage);
 }
+
+namespace
+{
 
 struct DeviceAllocator final : c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override
@@ -275,20 +262,17 @@ c10::DataPtr allocate(size_t bytes, uint32_t vdev)
     count(stats, bytes);
     stats.storages++;
     stats.total_storages++;
-    return {storage->address, storage, &release, c10::Device(kind, (c10::DeviceIndex)vdev)};
+    return {storage->address, storage, &release_storage, c10::Device(kind, (c10::DeviceIndex)vdev)};
 }
 
-Storage *storage_of(const c10::Storage &storage)
+/* from_blob() over one of our addresses, as PyTorch's old way of saving does */
+Storage *storage_of_address(const void *address)
 {
-    const c10::DataPtr &pointer = storage.data_ptr();
-    if (C10_LIKELY(pointer.get_deleter() == &release))
-        return static_cast<Storage *>(pointer.get_context());
-    /* from_blob() over one of our addresses, as PyTorch's old way of saving does */
     Pool &p = pool();
     std::lock_guard<std::mutex> hold(p.lock);
     for (Storage *block : p.blocks)
         for (size_t i = 0; i < block_storages; i++)
-            if (block[i].is_live && block[i].address == pointer.get())
+            if (block[i].is_live && block[i].address == address)
                 return block + i;
     TORCH_CHECK(false, "the tensor's memory is not that of a dtorch device");
 }
