@@ -53,7 +53,6 @@ AdminSocket=$short/d/admin.sock
 StateDirectory=$dir/controller
 MetricsListen=127.0.0.1:0
 StatusListen=127.0.0.1:0
-StatusListen=127.0.0.1:0
 CONF
 mkdir -p "$dir/controller"
 run controller 36 "$bin/dtorch-controllerd" --config "$dir/controllerd.conf"

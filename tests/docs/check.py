@@ -149,7 +149,7 @@ def figures(_: str) -> None:
 def main() -> int:
     build, *only = devicetest.arguments()
     suite = devicetest.Suite("tutorial", only)
-    for document in ("tutorial.md",):
+    for document in ("tutorial.md", "coming-from.md"):
         suite.check(f"{document} is followed", lambda document=document: follow(document, build))
     for what, function in (("commands of dtorchctl", verbs), ("flags of daemons", flags), ("targets of make", targets), ("alarms", alarms),
                            ("warnings", warnings), ("metrics", metrics), ("figures", figures)):
