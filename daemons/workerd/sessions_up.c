@@ -10,6 +10,7 @@
 #define DT_NODE_LOOK_MISS      4   /* what a look in vain counts against one that paid */
 #define DT_NODE_LOOK_MOST      16  /* what lies in store of those that paid */
 #define DT_NODE_LOOK_REST      256 /* frames without a look, when nothing is left of it */
+#define DT_NODE_LOOK_ANEW      12 /* what lies in store after a rest: one that missed says little */
 
 bool dt_node_up_keep(dt_node_instance_t *instance, const uint8_t *bytes, size_t size)
 {
@@ -178,7 +179,8 @@ void dt_node_up_look(dt_node_instance_t *instance)
     int64_t until_ns;
     bool has_one;
     if (instance->looks < 0) { /* it did not pay: not again for a while */
-        instance->looks++;
+        if (++instance->looks == 0)
+            instance->looks = DT_NODE_LOOK_ANEW;
         return;
     }
     for (uint32_t i = 0; i < instance->member_count; i++)
