@@ -131,6 +131,12 @@ Test(ctl_job, a_running_program_is_seen_with_its_work)
     check(p.tc, "tensor list", 0, "2 tensors listed.", "");
     check(p.tc, "top", 0, "  1 job  1 device  ", "");
     check(p.tc, "top -o json", 0, "\"kind\":\"Top\",\"interval_ms\":", "");
+    check(p.tc, "report usage", 0, "1 job  1 operators  ", "");
+    check(p.tc, "report usage", 0, "1 program listed.", "");
+    check(p.tc, line_of(&p, "job cancel # -m test -y"), 0, NULL, NULL);
+    check(p.tc, "job list", 0, "0 jobs listed.", "");
+    check(p.tc, "report usage -o json", 0, "\"jobs\":1,", ""); /* it stays in the sums */
+    check(p.tc, "report usage -o json", 0, "\"operators\":1,", "");
     stop(&p);
 }
 
