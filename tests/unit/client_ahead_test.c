@@ -55,7 +55,7 @@ static void reply(dt_client_query_t *query)
     Dtorch__V1__SessionDown down = DTORCH__V1__SESSION_DOWN__INIT;
     Dtorch__V1__SigAnswer answer = DTORCH__V1__SIG_ANSWER__INIT;
     ProtobufCBinaryData ahead[DT_WIRE_AHEAD_MAX];
-    dt_buf_t bufs[DT_WIRE_AHEAD_MAX];
+    dt_buf_t bufs[DT_WIRE_AHEAD_MAX] = {0};
     uint8_t packed[32 << 10];
     uint32_t count = query->body_count ? query->body_count : 1;
     query->number = query->least = ++session->query_next;
