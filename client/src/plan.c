@@ -402,8 +402,10 @@ static dt_client_signature_t *run_find(const struct planning *p)
     for (const dt_client_plan_t *other = signature->plans; other; other = other->next)
         if (!other->run->is_dropped && other->run != signature &&
             memcmp(other->want, plan->want, signature->input_count * sizeof *plan->want) == 0 &&
-            memcmp(other->runs, plan->runs, signature->output_count * sizeof *plan->runs) == 0)
+            memcmp(other->runs, plan->runs, signature->output_count * sizeof *plan->runs) == 0) {
+            other->run->used = dt_client_sequence(p->session); /* not to be dropped before it ran */
             return other->run;
+        }
     return NULL;
 }
 

@@ -224,8 +224,8 @@ dt_status_t dt_engine_host_open(dt_engine_page_t *page, dt_engine_host_t **ret_h
     if (device_open(host, &host->refusal) != DT_OK)
         return DT_OK; /* it serves no session, and says why to each */
     warm_up(host);
-    const dt_transport_options_t moves = {.wake = DT_ENGINE_FD_MOVE_WAKE,
-                                          .executor = DT_ENGINE_FD_WAKE};
+    const dt_transport_options_t moves = {
+        .wake = DT_ENGINE_FD_MOVE_WAKE, .executor = DT_ENGINE_FD_WAKE, .moved = page->moved};
     DT_TRY(dt_transport_create(&moves, &host->transport, err));
     const dt_exec_options_t options = {
         .backend = &host->run.table,

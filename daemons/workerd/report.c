@@ -95,6 +95,12 @@ static void engine_metrics(const dt_report_t *report, dt_metrics_text_t *text)
     for (size_t i = 0; i < DT_ENGINE_ANSWERER_COUNT; i++)
         dt_metrics_integer(text, DT_METRICS_LABELS({"by", answerers[i]}),
                            (int64_t)engines->answers[i]);
+    dt_metrics_family(text, "dtorch_worker_move_bytes_total", DT_METRICS_COUNTER,
+                      "Bytes that came from one device to another, by the way that they took");
+    dt_metrics_integer(text, DT_METRICS_LABELS({"by", "memory"}),
+                       (int64_t)engines->moved[DT_ENGINE_MOVED_MEMORY]);
+    dt_metrics_integer(text, DT_METRICS_LABELS({"by", "link"}),
+                       (int64_t)engines->moved[DT_ENGINE_MOVED_LINK]);
 }
 
 static void bulk_metrics(const dt_node_sessions_stats_t *sessions, dt_metrics_text_t *text)

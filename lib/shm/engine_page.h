@@ -13,7 +13,7 @@
 #include "base/status.h"
 
 #define DT_ENGINE_PAGE_MAGIC    UINT32_C(0x45505444) /* "DTPE" */
-#define DT_ENGINE_PAGE_VERSION  2
+#define DT_ENGINE_PAGE_VERSION  3
 #define DT_ENGINE_PAGE_BYTES    4096
 #define DT_ENGINE_PAGE_NAME_MAX 127 /* of an operator, without the NUL */
 
@@ -33,6 +33,13 @@ typedef enum dt_engine_answerer {
     DT_ENGINE_ANSWERER_COUNT
 } dt_engine_answerer_t;
 
+/* How bytes came from one device to another. */
+typedef enum dt_engine_moved {
+    DT_ENGINE_MOVED_MEMORY, /* of this host, of one engine or two */
+    DT_ENGINE_MOVED_LINK,   /* by a socket, from another host */
+    DT_ENGINE_MOVED_COUNT
+} dt_engine_moved_t;
+
 typedef struct dt_engine_page {
     uint32_t magic;               /* agent, before the engine starts */
     uint32_t version;             /* agent, before the engine starts */
@@ -45,6 +52,7 @@ typedef struct dt_engine_page {
     _Atomic uint64_t device_ns;   /* time spent in operators */
     _Atomic uint64_t op_name[16]; /* NUL-padded bytes; of the operator that runs or ran last */
     _Atomic uint64_t answers[DT_ENGINE_ANSWERER_COUNT]; /* of the metadata thread */
+    _Atomic uint64_t moved[DT_ENGINE_MOVED_COUNT];      /* bytes, by who moves them */
 } dt_engine_page_t;
 _Static_assert(sizeof(dt_engine_page_t) <= DT_ENGINE_PAGE_BYTES, "it is one page");
 
@@ -59,6 +67,7 @@ typedef struct dt_engine_snapshot {
     uint64_t device_ns;
     char op_name[DT_ENGINE_PAGE_NAME_MAX + 1]; /* printable ASCII */
     uint64_t answers[DT_ENGINE_ANSWERER_COUNT];
+    uint64_t moved[DT_ENGINE_MOVED_COUNT];
 } dt_engine_snapshot_t;
 
 /* Create the memory of one page, with magic and version written.

@@ -473,10 +473,32 @@ static bool begin(dt_transport_session_t *session)
 
 /* ---- pieces ---- */
 
+/* What a piece brings from one device of this host to another. Parts go to one device, which gives
+ * what they make to the others; one part goes to all at once. */
+static void count_moved(const dt_transport_session_t *session, const dt_exchange_piece_t *piece)
+{
+    const dt_exchange_place_t *places = session->run.plan->places;
+    const dt_exchange_plan_t *plan = session->run.plan;
+    uint32_t to = places[piece->to.place].vdev, giver = to;
+    uint64_t boxes = 0;
+    if (!session->moved)
+        return;
+    if (piece->part_count == 1)
+        giver = places[piece->parts[0].place].vdev;
+    for (uint32_t i = 0; i < piece->part_count; i++)
+        boxes += !(piece->stages && piece->stages[i]) && places[piece->parts[i].place].vdev != to;
+    for (uint32_t i = 0; i < piece->push_count; i++)
+        boxes += places[piece->pushes[i].place].vdev != giver;
+    (void)atomic_fetch_add_explicit(&session->moved[DT_ENGINE_MOVED_MEMORY],
+                                    boxes * dt_exchange_box_bytes(plan, piece->sizes),
+                                    memory_order_relaxed);
+}
+
 static void piece_make(dt_transport_session_t *session, dt_exchange_piece_t *piece)
 {
     const dt_exchange_plan_t *plan = session->run.plan;
     dt_exchange_piece_run(plan, piece);
+    count_moved(session, piece);
     piece->is_done = true;
     for (uint32_t i = 0; piece->stages && i < piece->part_count; i++) {
         if (!piece->stages[i])
@@ -541,8 +563,9 @@ static bool wait_wave0(dt_transport_session_t *session)
 
 /* ---- links ---- */
 
-static dt_link_turn_t turn_of(const dt_transport_run_t *run, uint32_t member)
+static dt_link_turn_t turn_of(const dt_transport_session_t *session, uint32_t member)
 {
+    const dt_transport_run_t *run = &session->run;
     bool has_failed = run->result.err.code != DT_OK;
     bool is_moving = run->state >= DT_TRANSPORT_WAVE0 && run->state <= DT_TRANSPORT_WAVE1;
     return (dt_link_turn_t){.plan = run->plan,
@@ -550,7 +573,8 @@ static dt_link_turn_t turn_of(const dt_transport_run_t *run, uint32_t member)
                             .member = member,
                             .may_send = is_moving && !has_failed,
                             .has_wave0 = run->has_wave0,
-                            .is_discarded = has_failed};
+                            .is_discarded = has_failed,
+                            .came = session->moved ? &session->moved[DT_ENGINE_MOVED_LINK] : NULL};
 }
 
 /* The link to a member of the exchange; NULL: it is on this host, or not connected yet. */
@@ -571,7 +595,7 @@ static bool links_pump(dt_transport_session_t *session)
         if (!link)
             continue;
         tell(session, run->plan->members[i]);
-        dt_link_turn_t turn = turn_of(run, run->plan->members[i]);
+        dt_link_turn_t turn = turn_of(session, run->plan->members[i]);
         has_moved |= dt_link_pump(link, &turn);
     }
     return has_moved;
@@ -599,7 +623,7 @@ static bool links_are_sent(dt_transport_session_t *session)
     dt_transport_run_t *run = &session->run;
     for (uint32_t i = 0; run->has_links && i < run->plan->member_count; i++) {
         dt_link_t *link = link_of(session, run->plan->members[i]);
-        dt_link_turn_t turn = turn_of(run, run->plan->members[i]);
+        dt_link_turn_t turn = turn_of(session, run->plan->members[i]);
         if (link && !dt_link_is_sent(link, &turn))
             return false;
     }

@@ -340,6 +340,8 @@ static void body_take(dt_link_t *link, const dt_link_turn_t *turn)
     link->head_len = 0;
     if (head->kind == DT_LINK_DATA) {
         uint8_t *body = DT_TAKE(link->body);
+        if (turn->came)
+            (void)atomic_fetch_add_explicit(turn->came, head->size, memory_order_relaxed);
         if (turn->is_discarded || !body) {
             free(body);
             return;

@@ -101,10 +101,11 @@ bool dt_link_say(dt_link_t *link, const dt_link_head_t *head, const void *body);
 typedef struct dt_link_turn {
     dt_exchange_plan_t *plan;
     uint64_t number;
-    uint32_t member;   /* on the other side */
-    bool may_send;     /* boxes, those whose piece is done */
-    bool has_wave0;    /* all our pieces of wave 0 are done */
-    bool is_discarded; /* it failed: what comes is dropped */
+    uint32_t member;        /* on the other side */
+    bool may_send;          /* boxes, those whose piece is done */
+    bool has_wave0;         /* all our pieces of wave 0 are done */
+    bool is_discarded;      /* it failed: what comes is dropped */
+    _Atomic uint64_t *came; /* bytes of boxes are added; NULL: nobody counts */
 } dt_link_turn_t;
 /* Send and receive what is possible now. Returns whether anything moved. */
 bool dt_link_pump(dt_link_t *link, const dt_link_turn_t *turn);

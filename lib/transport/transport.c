@@ -293,6 +293,7 @@ dt_status_t dt_transport_open(dt_transport_t *transport, uint32_t instance, dt_s
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
     }
     session->owner = transport;
+    session->moved = transport->options.moved;
     session->instance = instance;
     session->arena = arena;
     memset(session->members, 0xff, DT_BOARD_VDEVS_MAX * sizeof *session->members);

@@ -30,6 +30,7 @@
 #include "base/status.h"
 #include "shard/redistribute.h"
 #include "shm/arena.h"
+#include "shm/engine_page.h"
 
 #define DT_TRANSPORT_CAUSE_MAX 8192u /* bytes of a cause */
 
@@ -87,6 +88,8 @@ typedef struct dt_exchange {
 typedef struct dt_transport_options {
     int wake; /* kept; eventfd on which our thread sleeps and that peers write; -1: one is made */
     int executor; /* kept; eventfd, written when there is something to collect; -1: none */
+    _Atomic uint64_t *moved; /* (DT_ENGINE_MOVED_COUNT) kept; bytes that came from one vdev to
+                                another are added; NULL: nobody counts */
 } dt_transport_options_t;
 
 /* Ownership: gives *ret_transport, free with dt_transport_free(). The thread is started with the

@@ -62,6 +62,7 @@ typedef struct dt_transport_session {
     dt_list_t link;     /* in transport.sessions; executor */
     dt_list_t run_link; /* in mails, running or ended; by the lock and who owns it */
     dt_transport_t *owner;
+    _Atomic uint64_t *moved; /* the owner's */
     uint32_t instance;
     dt_shm_arena_t *arena;
     dt_board_t *board;          /* NULL: alone */

@@ -106,7 +106,8 @@ static dt_transport_t *engine_open(const world_t *world, uint32_t engines, uint3
 {
     dt_error_t err = {0};
     dt_transport_t *transport;
-    const dt_transport_options_t options = {world->wakes[self], world->executors[self]};
+    const dt_transport_options_t options = {.wake = world->wakes[self],
+                                            .executor = world->executors[self]};
     if (dt_transport_create(&options, &transport, &err) != DT_OK ||
         dt_shm_arena_open(dup(world->arenas[self]), dt_shm_arena_size(ARENA), (int64_t)ARENA,
                           ret_arena, &err) != DT_OK ||

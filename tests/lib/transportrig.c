@@ -124,7 +124,7 @@ void dt_rig_open_hosts(dt_rig_t *rig, uint32_t engine_count, uint32_t session_co
         if (dt_ring_wake_create(&engine->wake, &err) != DT_OK ||
             dt_ring_wake_create(&engine->executor, &err) != DT_OK)
             die("eventfd", &err);
-        const dt_transport_options_t options = {engine->wake, engine->executor};
+        const dt_transport_options_t options = {.wake = engine->wake, .executor = engine->executor};
         if (dt_transport_create(&options, &engine->transport, &err) != DT_OK)
             die("transport", &err);
     }

@@ -70,8 +70,14 @@ def a_file_is_loaded_in_parts() -> None:
 
 
 def moves_are_at_the_bound() -> None:
-    """What the controller counts of redistributions is what no plan can be below: for the device that receives most."""
-    with Cluster("torch:cpu:1", nodes=("node0", "node1")) as cluster:
+    """What the controller counts of redistributions is what no plan can be below, for the device that receives most; and the
+    engines' own counters, of bytes that came by sockets or out of each other's memory, say the same."""
+    for devices, nodes, way in (("torch:cpu:1", ("node0", "node1"), "link"), ("torch:cpu:2", ("node0",), "memory")):
+        bounds_hold(devices, nodes, way)
+
+
+def bounds_hold(devices: str, nodes: tuple[str, ...], way: str) -> None:
+    with Cluster(devices, nodes=nodes) as cluster:
         def run() -> None:
             mesh, rows, columns = DeviceMesh("cuda", [0, 1]), 512, 384
             whole = rows * columns * 4
@@ -80,10 +86,15 @@ def moves_are_at_the_bound() -> None:
             def told() -> float:  # once a second
                 return cluster.counter("controllerd", "dtorch_move_bytes_total")
 
+            def came(by: str) -> float:
+                return sum(cluster.counter(node, "dtorch_worker_move_bytes_total", f'by="{by}"') for node in nodes)
+
             sources = {p: dtorch.distribute_tensor(value, mesh, [p]) for p in (R, S0, S1, P)}
             torch.dtorch.synchronize()
             want = 2 * whole  # Replicate and Partial are made of what one device was sent
             assert becomes(lambda: told() >= want), told()
+            received = want
+            assert becomes(lambda: came(way) >= received), (way, came(way))
             moved = []
             for before, after, bound in ((R, S0, 0), (R, S1, 0), (S0, P, 0), (S0, R, whole // 2), (S0, S1, whole // 4), (S1, S0, whole // 4),
                                          (P, R, whole), (P, S0, whole // 2), (P, S1, whole // 2)):
@@ -92,6 +103,9 @@ def moves_are_at_the_bound() -> None:
                 want += bound
                 assert becomes(lambda w=want: told() >= w), f"{before} to {after}: {told() - want} bytes beside the bound"
                 assert told() == want, f"{before} to {after}: {told() - want} bytes above the bound"
+                received += 2 * bound  # both devices
+                assert becomes(lambda r=received: came(way) >= r), f"{before} to {after}: {received - came(way)} bytes did not come"
+                assert came(way) == received, f"{before} to {after}: {came(way) - received} bytes came beside what was planned"
             for y in moved:
                 assert torch.allclose(value, y.to_torch(), rtol=1e-6)
         within(cluster, 2, run)
