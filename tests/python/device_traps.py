@@ -616,6 +616,17 @@ def attention() -> None:
     both(program)
 
 
+def bags_of_embeddings() -> None:
+    """Asked for metadata, nobody may run the kernel on zeros: it believes its offsets."""
+    def program(d: str) -> Any:
+        rows, weight = torch.tensor([0, 2, 1, 3, 4, 0]).to(d), torch.randn(5, 3).to(d).requires_grad_()
+        bags = [F.embedding_bag(rows, weight, torch.tensor(offsets).to(d), mode=mode, include_last_offset=is_last)
+                for mode in ("sum", "mean", "max") for offsets, is_last in (([0, 2, 6], True), ([0, 0, 3], False), ([0, 6], True))]
+        sum(bag.square().sum() for bag in bags).backward()
+        return (*bags, weight.grad)
+    both(program)
+
+
 def packed_sequences() -> None:
     def program(d: str) -> Any:
         packed = nn.utils.rnn.pack_padded_sequence(torch.randn(4, 3, 2).to(d), torch.tensor([4, 2, 1]))
