@@ -27,7 +27,7 @@ deb: ## Debian packages into build/deb; needs dpkg-dev and patchelf
 	+$(Q)$(MAKE) --no-print-directory PRESET=release all man
 	$(Q)sh mk/deb.sh build/release "$(VERSION)" $(if $(TORCH_SO),"$(TORCH_SO)" "$(TORCH_DIR)")
 check-deb: deb ## the packages under lintian, installed into a small Debian, started by its systemd; no part of make test: needs lintian, root
-	$(Q)sh tests/system/deb.sh build/deb
+	$(Q)sh tests/system/deb.sh build/deb build/release
 dist: ## a source archive that is the same from every checkout of a commit
 	$(Q)sh mk/dist.sh $(VERSION)
 check-man: man all ## mandoc -Tlint, and each program's --help against its page

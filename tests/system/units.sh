@@ -2,14 +2,15 @@
 # usage: units.sh BUILD|root-only
 # The units with the real daemons under a real systemd as PID 1, in namespaces of its own: installs BUILD by
 # `make install` into a small Debian, boots it, and tries what the unit files promise. The Debian is made once by
-# debootstrap and kept in build/systemd (root-only does
-# no more than that). Needs root and cgroup2: says so and counts as skipped where they are missing.
+# debootstrap and kept in build/systemd (root-only does no more than that). With PACKAGES in the environment, a folder
+# of what `make deb` makes, these are installed by dpkg in place of `make install`, into a copy of that Debian, and removed at the end. Needs root and cgroup2: says so and counts as skipped where they are missing.
 # Ends with "units: N passed, N failed".
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$1
 base=$PWD/build/systemd
 root=$base/root
+packages_dir=${PACKAGES:-}
 passed=0 failed=0
 packages=systemd-sysv,dbus,man-db,libgrpc29,libuv1,libprotobuf-c1,libmicrohttpd12,libssl3
 
@@ -32,11 +33,33 @@ make_root() {
     touch "$base/made-with-$packages"
 }
 
+copy_root() { # for packages: dpkg writes down what it has installed
+    rm -rf "$PWD/build/systemd-deb"
+    mkdir -p "$PWD/build/systemd-deb"
+    cp -a "$root" "$PWD/build/systemd-deb/"
+    base=$PWD/build/systemd-deb
+    root=$base/root
+    # An earlier `make install` into it would hide what a package lacks.
+    rm -rf "$root"/usr/sbin/dtorch-* "$root"/usr/bin/dtorchctl "$root"/usr/lib/libdtorch* "$root"/usr/lib/dtorch "$root"/usr/share/dtorch \
+        "$root"/usr/lib/systemd/system/dtorch-* "$root"/usr/lib/sysusers.d/dtorch.conf "$root"/usr/lib/tmpfiles.d/dtorch.conf
+    rm -rf "$root/packages"
+    mkdir "$root/packages"
+    cp "$packages_dir"/dtorch-*.deb "$packages_dir"/libdtorch*.deb "$root/packages/"
+}
+
+put_files() {
+    if [ -n "$packages_dir" ]; then
+        chroot "$root" sh -c 'dpkg -i /packages/*.deb' >"$base/install.log" 2>&1
+    else
+        make --no-print-directory install PRESET="$(basename "$build")" DESTDIR="$root" PREFIX=/usr >"$base/install.log" 2>&1
+    fi
+}
+
 install_all() { # what an earlier run left is taken away first
     rm -rf "$root/etc/dtorch" "$root/var/lib/dtorch" "$root/var/lib/private" "$root/var/log/journal" \
         "$root"/etc/systemd/system/dtorch-* "$root/etc/systemd/system/multi-user.target.wants"/dtorch-* \
         "$root/etc/systemd/system/sockets.target.wants"/dtorch-*
-    make --no-print-directory install PRESET="$(basename "$build")" DESTDIR="$root" PREFIX=/usr >"$base/install.log" 2>&1 || return 1
+    put_files || return 1
     make --no-print-directory PRESET="$(basename "$build")" "$build/examples/matmul" >>"$base/install.log" 2>&1 || return 1
     mkdir -p "$root/etc/dtorch"
     printf '[Controller]\nClusterName=units\nListen=/run/dtorch/controller.sock\nMetricsListen=127.0.0.1:0\nStatusListen=127.0.0.1:0\n' \
@@ -260,6 +283,20 @@ try_tls() { # as README's "Three machines" says, on one: authority, token, certi
     is 'both stop well' "$(property workerd.service Result) $(property controllerd.service Result)" 'success success'
 }
 
+try_removal() { # of packages while their daemons run: they are stopped, and what the site has made stays
+    inside systemctl start dtorch-controllerd dtorch-workerd
+    is 'both run before the packages go' "$(property controllerd.service ActiveState) $(property workerd.service ActiveState)" 'active active'
+    worker=$(property workerd.service MainPID)
+    inside dpkg -i -R /packages >"$base/install.log" 2>&1
+    is 'an upgrade leaves a running daemon alone' "$? $(property workerd.service MainPID)" "0 $worker"
+    inside dpkg -r dtorch-controllerd dtorch-workerd >>"$base/install.log" 2>&1
+    is 'packages are removed' "$?" 0
+    is 'nothing runs any more' "$(inside sh -c "test -e /proc/$worker/exe || echo gone")" gone
+    inside dpkg -P dtorch-controllerd dtorch-workerd >>"$base/install.log" 2>&1
+    is 'and purged' "$?" 0
+    is 'the authority of the cluster stays' "$(inside test -s /etc/dtorch/pki/ca.key && echo yes)" yes
+}
+
 [ "$(id -u)" -eq 0 ] || skip 'needs root'
 findmnt -n -t cgroup2 >/dev/null || skip 'needs cgroup2, which is mounted nowhere'
 if ! make_root; then
@@ -269,6 +306,7 @@ if ! make_root; then
     exit 1
 fi
 [ "$build" != root-only ] || exit 0
+[ -z "$packages_dir" ] || copy_root
 if ! install_all; then
     tail -n 20 "$base/install.log"
     echo 'units: 0 passed, 1 failed'
@@ -280,8 +318,10 @@ if ! boot; then
     echo 'units: 0 passed, 1 failed'
     exit 1
 fi
-inside systemd-sysusers
-inside systemd-tmpfiles --create 2>/dev/null
+if [ -z "$packages_dir" ]; then # a package does that itself
+    inside systemd-sysusers
+    inside systemd-tmpfiles --create 2>/dev/null
+fi
 inside systemctl daemon-reload
 try_files
 try_controllerd
@@ -292,6 +332,7 @@ try_watchdog controllerd
 try_watchdog workerd
 try_stop
 try_tls
+[ -z "$packages_dir" ] || try_removal
 [ $failed -eq 0 ] || inside journalctl -q -b -u 'dtorch-*' -o short-precise | tail -n 80
 echo "units: $passed passed, $failed failed"
 [ $failed -eq 0 ]
