@@ -229,6 +229,7 @@ static dt_status_t answer_next(meta_work_t *work, dt_cursor_t *cursor, dt_buf_t 
     dt_signature_t *sig = NULL;
     int malformed = dt_signature_decode(cursor, work->arena, &sig);
     dt_status_t status = malformed ? dt_frame_fail(err, malformed, 0, "signature") : DT_OK;
+    work->is_ahead |= dt_cursor_left(cursor) > 0; /* what has others beside it is foretold too */
     work->sig = sig;
     work->output_count = 0;
     if (status == DT_OK)
@@ -250,7 +251,6 @@ static void answer_ahead(meta_work_t *work, dt_cursor_t *cursor, dt_buf_t *buf,
     size_t ends[DT_WIRE_AHEAD_MAX];
     size_t count = 0, at = 0;
     dt_arena_init(&each, DT_ENGINE_META_ARENA_MAX);
-    work->is_ahead = true;
     for (; count < DT_WIRE_AHEAD_MAX && !cursor->error && dt_cursor_left(cursor); count++) {
         bool executes;
         size_t before = buf->len;

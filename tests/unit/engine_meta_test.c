@@ -132,6 +132,53 @@ Test(engine_meta, what_is_asked_ahead_has_a_plain_answer_or_none)
     dt_buf_fini(&body);
 }
 
+static int rehearsals;
+
+/* NOLINTNEXTLINE(readability-function-size): the parameters of the table's entry */
+static dt_status_t rehearse(void *device, void *op, const dt_value_t *args, uint32_t arg_count,
+                            const dt_meta_t *inputs, uint32_t input_count,
+                            dt_backend_output_t *ret_outputs, uint32_t output_max,
+                            uint32_t *ret_count, dt_error_t *err)
+{
+    (void)device, (void)op, (void)args, (void)arg_count, (void)input_count, (void)output_max;
+    (void)err;
+    rehearsals++;
+    ret_outputs[0] = (dt_backend_output_t){.alias = DT_ALIAS_FRESH, .meta = inputs[0]};
+    *ret_count = 1;
+    return DT_OK;
+}
+
+/* An operator may take the process with it, given what its program would never give it. */
+Test(engine_meta, no_operator_runs_for_what_is_asked_ahead)
+{
+    dt_backend_t backend = fake_backend;
+    const dt_engine_meta_source_t source = {.backend = &backend, .kind = "cpu"};
+    backend.op_rehearse = rehearse;
+    for (unsigned count = 1; count <= 3; count++) {
+        dt_buf_t body;
+        dt_arena_t arena;
+        uint8_t *answer;
+        size_t size;
+        dt_buf_init(&body, 4096);
+        dt_arena_init(&arena, 16 << 20);
+        for (unsigned i = 0; i < count; i++)
+            add_question(&body, "fake::slow", 5 + i);
+        cr_assert_eq(
+            dt_engine_meta_answer(&source, &arena, 1, 2, body.data, body.len, &answer, &size),
+            DT_OK);
+        Dtorch__V1__WorkerSessionUp *up = dtorch__v1__worker_session_up__unpack(NULL, size, answer);
+        cr_assert_not_null(up);
+        cr_assert_eq(up->answer->signature.len > 0, count == 1, "%u", count);
+        cr_assert_eq(up->answer->needs_execution, count > 1);
+        for (size_t i = 0; i < up->answer->n_ahead; i++)
+            cr_assert_eq(up->answer->ahead[i].len, 0);
+        cr_assert_eq(rehearsals, 1, "%d", rehearsals);
+        dtorch__v1__worker_session_up__free_unpacked(up, NULL);
+        dt_arena_fini(&arena);
+        dt_buf_fini(&body);
+    }
+}
+
 static Dtorch__V1__WorkerSessionUp *unpack(unsigned field, const uint8_t *body, size_t size)
 {
     uint8_t bytes[256];
