@@ -56,7 +56,7 @@ typedef struct dt_client_batch {
 /* A signature and its integers. */
 typedef struct vector {
     uint64_t key;
-    uint32_t length, sizes_at; /* from there on: sizes and strides of tensors */
+    uint32_t length;
     int64_t ints[INTS_MAX];
 } vector_t;
 
@@ -163,7 +163,6 @@ static bool take_apart(vector_t *to, const dt_signature_t *sig, uint32_t vdev)
     for (uint32_t i = 0; i < sig->arg_count; i++)
         if (!take_arg(to, &sig->args[i]))
             return false;
-    to->sizes_at = to->length;
     for (uint32_t i = 0; i < sig->input_count; i++) {
         const dt_meta_t *meta = &sig->inputs[i].meta;
         to->key =
@@ -232,9 +231,7 @@ static bool go(dt_client_ahead_t *ahead, int64_t by)
     return true;
 }
 
-/* The step that leads here from two signatures of before, the latest ones first. A tensor's sizes
- * must go with it: numbers alone may be names (mode 0, 1, 2 of embedding_bag), and a kernel that is
- * rehearsed with one that there is not may end its engine. */
+/* The step that leads here from two signatures of before, the latest ones first. */
 static bool find_step(dt_client_ahead_t *ahead, const course_t *course)
 {
     for (uint32_t i = 1; i <= course->count; i++) {
@@ -242,7 +239,7 @@ static bool find_step(dt_client_ahead_t *ahead, const course_t *course)
         bool fits = true, moves = false;
         for (uint32_t k = 0; k < course->length && fits; k++) {
             fits = !__builtin_sub_overflow(ahead->now.ints[k], before[k], &ahead->step[k]);
-            moves |= k >= ahead->now.sizes_at && ahead->step[k] != 0;
+            moves |= ahead->step[k] != 0;
         }
         if (fits && moves && go(ahead, -2) && has_past(course, ahead->next))
             return true;

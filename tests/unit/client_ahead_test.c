@@ -240,16 +240,6 @@ Test(client_ahead, sizes_without_a_pattern_ask_nothing_ahead, .init = open_sessi
     cr_assert_eq(foreseen, 0);
 }
 
-/* They may be names: a mode that there is not may end an engine that rehearses it. */
-Test(client_ahead, numbers_without_sizes_that_go_with_them_ask_nothing_ahead, .init = open_session,
-     .fini = close_session)
-{
-    for (int64_t mode = 0; mode < 30; mode++)
-        cr_assert_eq(rows("aten::grow", 4, 8, mode), 4 + mode);
-    cr_assert_eq(foreseen, 0);
-    cr_assert_eq(waits, 30);
-}
-
 Test(client_ahead, a_session_ends_with_questions_on_their_way, .init = open_session,
      .fini = close_session)
 {
