@@ -241,7 +241,7 @@ static void start_controller(dt_testproc_t *proc)
     char conf[400], admin[400];
     (void)snprintf(conf, sizeof conf, "--config=%s/etc/controllerd.conf", tree.root);
     (void)snprintf(admin, sizeof admin, "--admin-socket=%s/admin.sock", tree.root);
-    const char *args[] = {conf, admin, "--metrics-listen=none", NULL};
+    const char *args[] = {conf, admin, "--metrics-listen=none", "--status-listen=none", NULL};
     start_daemon(proc, "dtorch-controllerd", args);
 }
 
