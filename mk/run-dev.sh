@@ -45,6 +45,7 @@ until_is() { # WANTED COMMAND...: or a program has ended
     done
 }
 
+# A daemon that is silent here has no processor: its end is told by the kernel at once.
 cat >"$dir/controllerd.conf" <<CONF
 [Controller]
 ClusterName=dev
@@ -53,6 +54,8 @@ AdminSocket=$short/d/admin.sock
 StateDirectory=$dir/controller
 MetricsListen=127.0.0.1:0
 StatusListen=127.0.0.1:0
+SuspectBeats=100
+DeadBeats=240
 CONF
 mkdir -p "$dir/controller"
 run controller 36 "$bin/dtorch-controllerd" --config "$dir/controllerd.conf"
