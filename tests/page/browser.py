@@ -17,7 +17,7 @@ import time
 import typing
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0  # the first start of a browser on a busy machine takes its time
 
 
 def find_browser() -> str | None:
@@ -50,10 +50,18 @@ class Browser:
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(down_read)
         os.close(up_write)
-        target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
-        self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=self.first_page(), flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+
+    def first_page(self) -> str:
+        """The page that it opens by itself: it answers before there is one."""
+        until = time.monotonic() + PATIENCE_S
+        while not (pages := [t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"]):
+            if time.monotonic() > until:
+                raise RuntimeError("the browser opens no page")
+            time.sleep(0.05)
+        return pages[0]["targetId"]
 
     def receive(self, until: float) -> dict[str, typing.Any]:
         """The next message."""
