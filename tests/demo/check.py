@@ -33,8 +33,10 @@ def start(out: str, *options: str) -> "subprocess.Popen[str]":
 
 
 def expect_nothing_left(program: "subprocess.Popen[str]", out: str) -> None:
-    left = subprocess.run(["pgrep", "-l", "-s", str(program.pid)], capture_output=True, text=True, check=False).stdout
-    assert not left, f"these still run: {left}"
+    def left() -> str:  # what has ended is gone, though its parent was killed before it could look
+        return subprocess.run(["pgrep", "-l", "-r", "R,S,D,T", "-s", str(program.pid)], capture_output=True, text=True, check=False).stdout
+
+    assert devicetest.becomes(lambda: not left()), f"these still run: {left()}"
     files = [str(path) for path in pathlib.Path(out, "tmp").iterdir()]
     assert not files, f"these are left: {files}"
 
