@@ -22,7 +22,7 @@ import devicetest  # noqa: E402
 import table  # noqa: E402
 
 # What of the machine's own could lead a program elsewhere, and make's, which would hand its jobs on.
-FOREIGN = ("DTORCH_ADDRESS", "DTORCH_ADMIN_SOCKET", "DTORCH_BIN", "DTORCH_DTENSOR_IN_SAME_DEVICE", "DTORCH_RECORD", "MAKEFLAGS", "MFLAGS",
+FOREIGN = ("COLUMNS", "DTORCH_ADDRESS", "DTORCH_ADMIN_SOCKET", "DTORCH_BIN", "DTORCH_DTENSOR_IN_SAME_DEVICE", "DTORCH_RECORD", "MAKEFLAGS", "MFLAGS",
            "MAKELEVEL", "PYTHONPATH", "VIRTUAL_ENV")
 
 
