@@ -28,6 +28,6 @@ if [ "$(id -u)" -ne 0 ]; then
     run=sudo
 fi
 # shellcheck disable=SC2086  # lists
-$run env DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null &&
-    $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing </dev/null || exit
+$run env DEBIAN_FRONTEND=noninteractive apt-get update -o Acquire::Retries=3 -q </dev/null &&
+    $run env DEBIAN_FRONTEND=noninteractive apt-get install -o Acquire::Retries=3 -y -q --no-install-recommends $missing </dev/null || exit
 venv
