@@ -80,8 +80,8 @@ static void become_ready(dt_controllerd_t *app)
     else if (!app->tls.is_on)
         dt_log_notice("private: no TLS is configured, so only this host can connect",
                       DT_LOG_S("to_change", "dtorchctl setup controller"));
-    (void)dt_sysd_ready("serving", NULL);
-    dt_controllerd_observe(app, dt_loop_now_ns());
+    dt_controllerd_observe(app, dt_loop_now_ns()); /* who hears of it finds /readyz so */
+    (void)dt_sysd_ready(app->status_line, NULL);
 }
 
 void dt_controllerd_pump(dt_controllerd_t *app)
