@@ -440,11 +440,12 @@ Test(secure, nodes_of_which_one_has_a_certificate_and_one_has_none_say_so)
     for (int who = -1; who < 2; who++)
         dt_testcluster_start_daemon(tc, who);
     for (int who = 0; who < 2; who++)
-        cr_assert(dt_testcluster_wait_health(tc, who, DTORCH__V1__NODE_HEALTH__NODE_OK, PATIENCE));
+        cr_assert(dt_testcluster_wait_here(tc, who, PATIENCE));
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .address = dt_testcluster_controller_socket(tc),
                                     .vdev_count = four,
-                                    .program = "test"};
+                                    .program = "test",
+                                    .connect_timeout_ms = PATIENCE};
     cr_assert_eq(dt_connect(&options, &session, &err), DT_OK, "%s", err.text);
     cr_assert_eq(dt_mesh_create(session, 1, &four, NULL, NULL, &mesh, NULL), DT_OK);
     dt_tensor_t *from = dt_meshwork_put(session, mesh, data, 0);

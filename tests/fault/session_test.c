@@ -200,7 +200,7 @@ Test(session_fault, a_restarted_controller_refuses_old_sessions_and_gives_new_nu
     cr_assert(dt_testcluster_wait_exit(tc, DT_TESTCLUSTER_CONTROLLER, LONG_MS, &code));
     dt_rpc_reader_free(old.reader);
     dt_testcluster_start_daemon(tc, DT_TESTCLUSTER_CONTROLLER);
-    cr_assert(dt_testcluster_wait_health(tc, 0, DTORCH__V1__NODE_HEALTH__NODE_OK, LONG_MS));
+    cr_assert(dt_testcluster_wait_here(tc, 0, LONG_MS));
     connect_as(tc, &again, old.session, old.token);
     expect_refusal(&again, DTORCH__V1__REFUSAL__CODE__EPOCH, "earlier start");
     fresh = join(tc);

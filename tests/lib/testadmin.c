@@ -145,6 +145,17 @@ bool dt_testcluster_wait_health(dt_testcluster_t *tc, int worker, Dtorch__V1__No
     return dt_testcluster_wait_node(tc, worker, has_health, &health, patience_ms);
 }
 
+static bool is_here(const Dtorch__V1__Node *node, void *arg)
+{
+    (void)arg;
+    return node->health == DTORCH__V1__NODE_HEALTH__NODE_OK && node->cpu_count > 0;
+}
+
+bool dt_testcluster_wait_here(dt_testcluster_t *tc, int worker, int64_t patience_ms)
+{
+    return dt_testcluster_wait_node(tc, worker, is_here, NULL, patience_ms);
+}
+
 static bool has_admin(const Dtorch__V1__Node *node, void *arg)
 {
     const Dtorch__V1__NodeIntent__Admin *admin = arg;

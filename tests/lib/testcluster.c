@@ -194,8 +194,7 @@ dt_testcluster_t *dt_testcluster_start(const dt_testcluster_options_t *options)
         dt_testcluster_spawn(tc, who, NULL);
     for (int who = 0; who < options->workers; who++)
         if (!dt_testcluster_wait_ready(tc, who, DT_TESTCLUSTER_PATIENCE_MS) ||
-            !dt_testcluster_wait_health(tc, who, DTORCH__V1__NODE_HEALTH__NODE_OK,
-                                        DT_TESTCLUSTER_PATIENCE_MS))
+            !dt_testcluster_wait_here(tc, who, DT_TESTCLUSTER_PATIENCE_MS))
             dt_test_die("worker %d did not register\n%s", who, dt_testcluster_logs(tc));
     return tc;
 }

@@ -41,7 +41,8 @@ typedef struct dt_testcluster_options {
                                 others are about something else, and give a busy machine 5 s. */
 } dt_testcluster_options_t;
 
-/* Start a cluster; returns when all that was started is READY and each worker is registered.
+/* Start a cluster; returns when all that was started is READY and each worker is registered with
+ * its devices.
  * Ownership: borrows; gives, end it with dt_testcluster_stop(). Errors: none, the test ends. */
 dt_testcluster_t *dt_testcluster_start(const dt_testcluster_options_t *options);
 
@@ -109,6 +110,8 @@ bool dt_testcluster_wait_node(dt_testcluster_t *tc, int worker, dt_testcluster_n
                               void *arg, int64_t patience_ms);
 bool dt_testcluster_wait_health(dt_testcluster_t *tc, int worker, Dtorch__V1__NodeHealth health,
                                 int64_t patience_ms);
+/* It is registered and well, and the controller has heard of its devices, a moment later. */
+bool dt_testcluster_wait_here(dt_testcluster_t *tc, int worker, int64_t patience_ms);
 bool dt_testcluster_wait_admin(dt_testcluster_t *tc, int worker,
                                Dtorch__V1__NodeIntent__Admin admin, int64_t patience_ms);
 /* An event of this name, of this worker (or DT_TESTCLUSTER_CONTROLLER: of any), later than

@@ -97,8 +97,7 @@ void dt_tlscluster_begin(dt_tlscluster_t *c, int workers, const char *lines)
     }
     for (int i = 0; i < workers; i++)
         if (!dt_testcluster_wait_ready(c->tc, i, DT_TESTCLUSTER_PATIENCE_MS) ||
-            !dt_testcluster_wait_health(c->tc, i, DTORCH__V1__NODE_HEALTH__NODE_OK,
-                                        DT_TESTCLUSTER_PATIENCE_MS))
+            !dt_testcluster_wait_here(c->tc, i, DT_TESTCLUSTER_PATIENCE_MS))
             dt_test_die("worker %d did not register\n%s", i, dt_testcluster_logs(c->tc));
     make_key(c);
 }
