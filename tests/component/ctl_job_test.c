@@ -104,6 +104,15 @@ static void stop(struct program *p)
     cr_assert_eq(dt_testcluster_stop(p->tc), 0, "a daemon left something behind");
 }
 
+/* The program hears why it is over; what it would say after that goes nowhere. */
+static void expect_refusal(struct program *p, const char *words)
+{
+    Dtorch__V1__SessionDown *down =
+        dt_sessionpeer_wait(p->peer, DTORCH__V1__SESSION_DOWN__KIND_REFUSAL, PATIENCE_MS);
+    cr_assert(down != NULL && strstr(down->refusal->text, words) != NULL);
+    dtorch__v1__session_down__free_unpacked(down, NULL);
+}
+
 /* "job show %lu" with the program's number. */
 static const char *line_of(const struct program *p, const char *fmt)
 {
@@ -134,6 +143,7 @@ Test(ctl_job, a_running_program_is_seen_with_its_work)
     check(p.tc, "report usage", 0, "1 job  1 operators  ", "");
     check(p.tc, "report usage", 0, "1 program listed.", "");
     check(p.tc, line_of(&p, "job cancel # -m test -y"), 0, NULL, NULL);
+    expect_refusal(&p, "test");
     check(p.tc, "job list", 0, "0 jobs listed.", "");
     check(p.tc, "report usage -o json", 0, "\"jobs\":1,", ""); /* it stays in the sums */
     check(p.tc, "report usage -o json", 0, "\"operators\":1,", "");
@@ -203,10 +213,7 @@ Test(ctl_job, a_cancelled_program_is_told_the_reason)
     check(p.tc, line_of(&p, "job cancel # --dry-run"), 3, "", "would end");
     check(p.tc, "job list", 0, "1 job listed.", "");
     check(p.tc, line_of(&p, "job cancel # -y -m takes^all"), 0, "  cancelled", "");
-    Dtorch__V1__SessionDown *down =
-        dt_sessionpeer_wait(p.peer, DTORCH__V1__SESSION_DOWN__KIND_REFUSAL, PATIENCE_MS);
-    cr_assert(down != NULL && strstr(down->refusal->text, "takes all") != NULL);
-    dtorch__v1__session_down__free_unpacked(down, NULL);
+    expect_refusal(&p, "takes all");
     wait_for(p.tc, "job list", "0 jobs listed.");
     check(p.tc, line_of(&p, "job cancel # -y"), 67, "", NULL);
     stop(&p);
@@ -313,7 +320,8 @@ static void record_mesh_program(dt_testcluster_t *tc, const char *path)
     const dt_connect_options_t options = {.struct_size = sizeof options,
                                           .address = dt_testcluster_controller_socket(tc),
                                           .record_file = path,
-                                          .vdev_count = 2};
+                                          .vdev_count = 2,
+                                          .connect_timeout_ms = PATIENCE_MS};
     dt_session_t *session;
     dt_mesh_t *mesh = NULL;
     dt_tensor_t *a = NULL;
