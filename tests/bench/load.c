@@ -22,7 +22,7 @@
 #define SECOND_NS   INT64_C(1000000000)
 #define MESSAGE_MAX 4096
 #define RACK_NODES  40
-#define GIVE_UP_NS  (120 * SECOND_NS)
+#define GIVE_UP_NS  (300 * SECOND_NS) /* only what fails uses it up */
 
 struct load;
 

@@ -33,7 +33,8 @@ static void open_cluster(cluster_t *c, int workers, const char *devices)
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .address = dt_testcluster_controller_socket(c->tc),
                                     .vdev_count = four,
-                                    .program = "collective"};
+                                    .program = "collective",
+                                    .connect_timeout_ms = PATIENCE};
     cr_assert_eq(dt_connect(&options, &c->session, &err), DT_OK, "%s\n%s", err.text,
                  dt_testcluster_logs(c->tc));
     cr_assert_eq(dt_mesh_create(c->session, 1, &four, NULL, NULL, &c->mesh, &err), DT_OK, "%s",

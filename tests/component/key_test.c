@@ -251,7 +251,8 @@ Test(key, is_read_from_the_file_that_the_environment_names)
     (void)snprintf(ca, sizeof ca, "%s", dt_temptree_path(&tree, "ca.pem"));
     cr_assert_eq(setenv("DTORCH_API_KEY_FILE", file, 1), 0);
     cr_assert_eq(setenv("DTORCH_CERTIFICATE_AUTHORITY", ca, 1), 0);
-    dt_connect_options_t options = {.struct_size = sizeof options, .address = address};
+    dt_connect_options_t options = {
+        .struct_size = sizeof options, .address = address, .connect_timeout_ms = PATIENCE};
     dt_session_t *session = NULL;
     dt_error_t err;
     cr_assert_eq(dt_connect(&options, &session, &err), DT_OK, "%s", err.text);

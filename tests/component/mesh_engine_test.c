@@ -36,7 +36,8 @@ static void join(place_t *place, uint32_t vdevs, unsigned ndim, const uint32_t *
                                     .address = dt_testcluster_controller_socket(place->tc),
                                     .vdev_count = vdevs,
                                     .memory_limit_bytes = memory_bytes,
-                                    .program = "mesh"};
+                                    .program = "mesh",
+                                    .connect_timeout_ms = PATIENCE};
     cr_assert_eq(dt_connect(&options, &place->session, &err), DT_OK, "%s\n%s", err.text,
                  dt_testcluster_logs(place->tc));
     cr_assert_eq(dt_mesh_create(place->session, ndim, sizes, NULL, NULL, &place->mesh, &err), DT_OK,

@@ -27,7 +27,8 @@ static dt_session_t *begin(dt_testcluster_t *tc, uint32_t vdevs)
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .address = dt_testcluster_controller_socket(tc),
                                     .vdev_count = vdevs,
-                                    .program = "mesh"};
+                                    .program = "mesh",
+                                    .connect_timeout_ms = PATIENCE};
     dt_session_t *session = NULL;
     dt_error_t err;
     cr_assert_eq(dt_connect(&options, &session, &err), DT_OK, "%s\n%s", err.text,

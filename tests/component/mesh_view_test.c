@@ -65,7 +65,8 @@ Test(mesh_view, a_sharded_tensor_is_seen_whole_and_in_parts_with_its_mesh_and_wh
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .address = dt_testcluster_controller_socket(tc),
                                     .vdev_count = 2,
-                                    .program = "mesh-view"};
+                                    .program = "mesh-view",
+                                    .connect_timeout_ms = PATIENCE};
     dt_session_info_t info = {.struct_size = sizeof info};
     dt_session_t *session = NULL;
     dt_tensor_t *sharded = NULL, *replicated = NULL;

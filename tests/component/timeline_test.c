@@ -346,7 +346,8 @@ Test(timeline, each_device_has_a_lane_of_what_it_moved_on_the_clock_of_the_progr
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .address = dt_testcluster_controller_socket(tracer.tc),
                                     .vdev_count = 2,
-                                    .program = "timeline"};
+                                    .program = "timeline",
+                                    .connect_timeout_ms = DT_TESTCLUSTER_PATIENCE_MS};
     cr_assert_eq(dt_connect(&options, &session, NULL), DT_OK);
     cr_assert_eq(dt_mesh_create(session, 1, sizes, NULL, NULL, &mesh, NULL), DT_OK);
     const dt_upload_t upload = {.struct_size = sizeof upload,

@@ -28,7 +28,8 @@ static dt_session_t *begin(dt_testcluster_t *tc, uint32_t vdevs, uint64_t memory
                                     .address = dt_testcluster_controller_socket(tc),
                                     .vdev_count = vdevs,
                                     .memory_limit_bytes = memory_bytes,
-                                    .program = "vdevs"};
+                                    .program = "vdevs",
+                                    .connect_timeout_ms = PATIENCE};
     dt_session_t *session = NULL;
     dt_error_t err;
     cr_assert_eq(dt_connect(&options, &session, &err), DT_OK, "%s\n%s", err.text,

@@ -30,7 +30,8 @@ static dt_session_t *connect_to(dt_testcluster_t *tc, uint32_t vdev_count)
 {
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .vdev_count = vdev_count,
-                                    .address = dt_testcluster_controller_socket(tc)};
+                                    .address = dt_testcluster_controller_socket(tc),
+                                    .connect_timeout_ms = PATIENCE_MS};
     dt_session_t *session;
     dt_error_t err;
     cr_assert_eq(dt_connect(&options, &session, &err), DT_OK, "%s\n%s", err.text,

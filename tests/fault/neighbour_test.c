@@ -89,7 +89,8 @@ static void *take_memory(void *arg)
     struct pest *p = arg;
     dt_connect_options_t options = {.struct_size = sizeof options,
                                     .address = dt_testcluster_controller_socket(p->tc),
-                                    .memory_limit_bytes = 8 << 20};
+                                    .memory_limit_bytes = 8 << 20,
+                                    .connect_timeout_ms = PATIENCE_MS};
     static const int64_t large[] = {1024, 1024};
     const float one = 1;
     dt_session_t *session;

@@ -252,7 +252,7 @@ Test(start, a_clock_that_was_set_back_by_an_hour_is_no_obstacle)
 Test(start, without_standard_descriptors_is_as_good_as_with_them)
 {
     static const char script[] = "\"$0\" --config \"$1\" <&- >&- 2>&- & pid=$!\n"
-                                 "for i in $(seq 200); do\n"
+                                 "for i in $(seq 600); do\n"
                                  "    [ -S \"$2\" ] && \"$3\" --config /dev/null -H \"$2\" cluster "
                                  "status -q >/dev/null 2>&1 && break\n"
                                  "    sleep 0.1\n"
