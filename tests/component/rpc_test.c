@@ -893,7 +893,7 @@ Test(rpc_tls, gives_its_authority_to_a_node_that_joins_and_knows_its_hash)
     cr_assert(
         eq(int, dt_pki_fetch_ca(address, foreign.sha256, WAIT_MS, &fetched, &err), DT_ERR_DENIED));
     cr_assert(
-        eq(int, dt_pki_fetch_ca(node.tcp_address, ca.sha256, 500, &fetched, &err), DT_ERR_PEER),
+        eq(int, dt_pki_fetch_ca(node.tcp_address, ca.sha256, WAIT_MS, &fetched, &err), DT_ERR_PEER),
         "%s", err.text);
     cr_assert(
         eq(int, dt_pki_fetch_ca("127.0.0.1:1", ca.sha256, WAIT_MS, &fetched, &err), DT_ERR_PEER));
