@@ -19,7 +19,7 @@ rpc: base conf wire tensor ops shm shard core loop device rpc pki
 transport: base conf wire tensor ops shm shard core loop device pki transport
 store: base conf wire tensor ops shm shard core loop device store
 sysd: base conf wire tensor ops shm shard core loop device sysd
-metrics: base conf wire tensor ops shm shard core loop device metrics
+metrics: base conf wire tensor ops shm shard core loop device metrics pki
 pki: base conf wire tensor ops shm shard core loop device pki
 '
 # Programs: what each folder may include besides its own files. dtorchctl is a client: it has no state machine, device

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/strings.h"
 #include "metrics/http.h"
+#include "pki/pki.h"
 
 #define JSON         "application/json; charset=utf-8"
 #define HOST_MAX     64
@@ -83,15 +84,10 @@ bool dt_page_is_loopback_host(const char *host)
     return strcasecmp(name, "localhost") == 0;
 }
 
-/* In a time that does not depend on where they differ. */
 static bool is_secret(const struct dt_page *page, const char *password)
 {
-    size_t length = strlen(page->secret), given = strlen(password);
-    unsigned difference = length != given;
-    for (size_t i = 0; i < given; i++)
-        difference |= (unsigned)((unsigned char)password[i] ^
-                                 (unsigned char)page->secret[i < length ? i : length]);
-    return difference == 0;
+    size_t length = strlen(page->secret);
+    return strlen(password) == length && dt_pki_equal(password, page->secret, length);
 }
 
 /* Why it may not read, or NULL. */

@@ -55,7 +55,7 @@ static char *document(struct page *page, const char *text, bool is_there)
         answer = dt_test_http_get(page->port, "/status.json");
         if (answer && strstr(answer, "\"cluster\":") && (strstr(answer, text) != NULL) == is_there)
             return answer;
-        (void)usleep(50000);
+        dt_test_pause_ms(50);
     }
     cr_assert(false, "the document %s %s:\n%s\n%s", is_there ? "never has" : "always has", text,
               answer ? answer : "nothing", dt_testcluster_logs(page->tc));
