@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/src/client.h"
+#include "lib/offlinesession.h"
 #include "wire/wire.h"
 
 enum { FUTURES = 3 };
@@ -14,17 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static dt_session_t *session_new(dt_future_t **futures, dt_client_query_t *query)
 {
-    dt_session_t *session = dt_client_create(NULL);
-    if (!session)
-        abort();
-    session->settings.vdev_count = 1;
-    session->settings.linger_ns = INT64_MAX;
-    session->has_mesh = calloc(1, 1);
-    session->sync_tensors = calloc(1, sizeof *session->sync_tensors);
-    session->state = DT_CLIENT_LIVE;
-    session->credit_bytes = 1 << 20;
-    session->is_ticking = true;
-    dt_arena_init(&session->io.arena, DT_WIRE_ARENA_MAX);
+    dt_session_t *session = dt_offlinesession_new(1 << 20);
     pthread_mutex_lock(&session->lock);
     for (int i = 0; i < FUTURES; i++)
         if (dt_client_fetch(session, 1, INT64_MAX, &futures[i], NULL) != DT_OK)

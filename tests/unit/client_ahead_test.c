@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/src/client.h"
+#include "lib/offlinesession.h"
 #include "wire/wire.h"
 
 TestSuite(client_ahead, .timeout = 120);
@@ -115,15 +116,7 @@ static void open_session(void)
     least_size = INT64_MAX;
     knows_ahead = answers_in_time = true;
     wrong_by = 0;
-    session = dt_client_create(NULL);
-    session->settings.vdev_count = 1;
-    session->settings.linger_ns = INT64_MAX;
-    session->has_mesh = calloc(1, 1);
-    session->sync_tensors = calloc(1, sizeof *session->sync_tensors);
-    session->state = DT_CLIENT_LIVE;
-    session->credit_bytes = 1 << 30;
-    session->is_ticking = true;
-    dt_arena_init(&session->io.arena, DT_WIRE_ARENA_MAX);
+    session = dt_offlinesession_new(1 << 30);
     dt_on_wait(session, on_wait, NULL);
 }
 

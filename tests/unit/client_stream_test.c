@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "client/src/client.h"
+#include "lib/offlinesession.h"
 
 TestSuite(client_stream, .timeout = 60);
 
@@ -11,15 +12,8 @@ static dt_session_t *session;
 
 static void open_session(void)
 {
-    session = dt_client_create(NULL);
-    session->settings.vdev_count = 1;
-    session->settings.linger_ns = INT64_MAX;
-    session->has_mesh = calloc(1, 1);
-    session->sync_tensors = calloc(1, sizeof *session->sync_tensors);
-    session->state = DT_CLIENT_LIVE;
+    session = dt_offlinesession_new(1 << 20);
     session->epoch = 3;
-    session->credit_bytes = 1 << 20;
-    session->is_ticking = true;
     pthread_mutex_lock(&session->lock);
 }
 
