@@ -9,7 +9,7 @@ override CC := clang
 endif
 BUILD := build/$(PRESET)$(if $(filter-out fuzz,$(PRESET)),$(if $(filter clang%,$(notdir $(CC))),-clang))
 
-include mk/detect.mk mk/flags.mk mk/rules.mk mk/torch.mk mk/python.mk mk/tests.mk mk/checks.mk mk/install.mk mk/tools.mk
+include mk/detect.mk mk/flags.mk mk/rules.mk mk/torch.mk mk/python.mk mk/tests.mk mk/nccl.mk mk/checks.mk mk/install.mk mk/tools.mk
 
 .PHONY: all help clean
 all: $(LIB) $(PROGRAMS) $(CLIENT_SO) $(BACKENDS) $(DEVICE_SO) ## build the daemons, dtorchctl, libdtorch, the torch backend and device

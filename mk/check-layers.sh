@@ -39,7 +39,7 @@ for dir in lib/*/; do
         bad=1
     fi
     pattern="\"(dtorch/v1|$(echo "$allowed" | tr ' ' '|'))/"
-    for file in lib/"$dir"/*.[ch] lib/"$dir"/*/*.h lib/"$dir"/*/*.cpp; do
+    for file in lib/"$dir"/*.[ch] lib/"$dir"/*/*.[ch] lib/"$dir"/*/*.cpp; do
         [ -e "$file" ] || continue
         files=$((files + 1))
         wrong=$(grep -nE '^ *# *include *"' "$file" | grep -vE "$pattern")

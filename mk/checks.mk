@@ -1,6 +1,6 @@
 # Checks on the sources themselves.
 HEADER_OK := $(HEADERS:%=$(BUILD)/headers/%.ok)
-CXX_SRC := $(sort $(wildcard lib/backend/*/*.cpp lib/backend/*/*.h client/python/csrc/*.cpp client/python/csrc/*.h))
+CXX_SRC := $(sort $(wildcard lib/backend/*/*.cpp lib/backend/torch/*.h lib/backend/nccl/compare.c client/python/csrc/*.cpp client/python/csrc/*.h))
 ALL_SRC := $(HEADERS) $(SRC) $(sort $(wildcard tests/*/*.c client/examples/*.c))
 
 # A header must compile alone: it includes what it uses. One stamp a header, so only changed ones are tried again.

@@ -3,13 +3,13 @@
 PROTOS := $(sort $(wildcard proto/*/*/*.proto proto/*/*/*/*.proto))
 PROTO_C := $(PROTOS:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
 PROTO_O := $(PROTO_C:.c=.o)
-LIB_SRC := $(sort $(wildcard lib/*/*.c))
+LIB_SRC := $(sort $(wildcard lib/*/*.c) $(filter-out %/compare.c,$(wildcard lib/backend/nccl/*.c)))
 CONTROLLERD_SRC := $(sort $(wildcard daemons/controllerd/*.c))
 WORKERD_SRC := $(sort $(wildcard daemons/workerd/*.c))
 CTL_SRC := $(sort $(wildcard client/ctl/*.c))
 CLIENT_SRC := $(sort $(wildcard client/src/*.c))
 SRC := $(LIB_SRC) $(CONTROLLERD_SRC) $(WORKERD_SRC) $(CTL_SRC) $(CLIENT_SRC)
-HEADERS := $(sort $(wildcard lib/*/*.h daemons/*/*.h client/*/*.h client/include/dtorch/*.h tests/lib/*.h tests/sim/*.h))
+HEADERS := $(sort $(wildcard lib/*/*.h lib/backend/nccl/*.h daemons/*/*.h client/*/*.h client/include/dtorch/*.h tests/lib/*.h tests/sim/*.h))
 LIB := $(BUILD)/libdt.a
 PROGRAMS := $(if $(CONTROLLERD_SRC),$(BUILD)/bin/dtorch-controllerd) $(if $(WORKERD_SRC),$(BUILD)/bin/dtorch-workerd) \
   $(if $(CTL_SRC),$(BUILD)/bin/dtorchctl)

@@ -61,6 +61,7 @@ lane_build() { # everything that compiles: both cores
     stage asan-sim check-sim PRESET=asan SEEDS=50
     stage asan-corpus check-corpus PRESET=asan
     stage race check-race PRESET=tsan
+    stage gpu check-gpu
     stage fuzz -j"$jobs" check-fuzz
     stage selftest check-selftest
 }
