@@ -1,10 +1,13 @@
 """usage: device_mesh_nodes.py [PART OF A NAME]...
 
-Meshes over several nodes, each with one device: what the daemons count of bytes, and what is left when a node is lost."""
+Meshes over several nodes, each with one device: what the daemons count of bytes, and what is left when a node is lost; one
+function over many items while nodes come and go."""
 
 import contextlib
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -164,7 +167,82 @@ def raises_lost(tensor: torch.Tensor) -> None:
     raise AssertionError("a lost value is there")
 
 
-CHECKS = [a_file_is_loaded_in_parts, moves_are_at_the_bound, survivors_make_a_new_mesh]
+def items_are_spread() -> None:
+    """Results come in the items' order, of several devices, with what was made for each; what the function raises is raised."""
+    with Cluster("torch:cpu:1", nodes=("node0", "node1")) as cluster:
+        def run() -> None:
+            torch.manual_seed(1)
+            layer, items = nn.Linear(4, 3), [{"x": torch.randn(2, 4), "number": i} for i in range(12)]
+            want = [(i, layer(item["x"]).detach()) for i, item in enumerate(items)]
+            made, used = [], []
+
+            def make(device: torch.device) -> nn.Module:
+                made.append(device.index)
+                return nn.Linear(4, 3).to(device).requires_grad_(False)
+
+            def compute(item: Any, own: nn.Module) -> Any:
+                used.append(item["x"].device.index)
+                assert torch.dtorch.current_device() == used[-1] == own.weight.device.index
+                own.load_state_dict(layer.state_dict())
+                return item["number"], own(item["x"])
+
+            got = dtorch.scalable(compute, iter(items), workers=2, each=make)
+            assert len(got) == len(want) and all(g[0] == w[0] for g, w in zip(got, want))
+            for (_, g), (_, w) in zip(got, want):
+                devicetest.expect_same(w, g)
+            assert sorted(made) == [0, 1] == sorted(set(used)) and len(used) == len(items), (made, used)
+            assert dtorch.scalable(lambda x: x, []) == []
+            assert dtorch.scalable(lambda x: x + 1, [torch.tensor(1), torch.tensor(2)], workers=[1]) == [2, 3]
+            for bad, kind in ((lambda x: x.view(7), RuntimeError), (lambda x: x[x + 9], dtorch.OperatorError)):
+                try:
+                    dtorch.scalable(bad, [torch.arange(3)])
+                except kind:
+                    continue
+                raise AssertionError(f"no {kind}")
+        within(cluster, 2, run)
+
+
+def items_outlive_their_devices() -> None:
+    """A node is killed while it computes, and started again: each item is once in the result, and the node has its share again."""
+    with Cluster("torch:cpu:1", nodes=("node0", "node1", "node2"), dead_beats=40) as cluster:
+        def run() -> None:
+            used: list[list[int]] = [[], [], []]  # devices, in the order of calls: before, while the node is away, afterwards
+            stage = 0
+
+            def everybody() -> bool:
+                return set(used[stage]) == {0, 1, 2}
+
+            def some() -> bool:
+                return len(used[stage]) >= 8
+
+            def kill() -> None:
+                cluster.programs["node1"].kill()
+                cluster.programs["node1"].wait()
+
+            def items() -> Iterator[torch.Tensor]:
+                nonlocal stage
+                number, until = 0, time.monotonic() + devicetest.LIMIT_S / 2
+                for is_enough, event in ((everybody, kill), (some, lambda: cluster.start("node1")),
+                                         (everybody, None)):
+                    while not is_enough() and time.monotonic() < until:
+                        yield torch.full((3,), float(number), dtype=torch.float64)  # exact, however many there are
+                        number += 1
+                    if event:
+                        event()
+                        stage += 1
+
+            def compute(x: torch.Tensor) -> torch.Tensor:
+                used[stage].append(x.device.index)
+                return (x.outer(x) + 1).sum()
+
+            got = dtorch.scalable(compute, items(), workers=3, patience=devicetest.LIMIT_S / 2)
+            assert set(used[2]) == {0, 1, 2}, used
+            assert [value.item() for value in got] == [9.0 * i * i + 9 for i in range(len(got))], got
+        within(cluster, 3, run)
+
+
+# A session makes all meshes of its process: those with more devices come last.
+CHECKS = [a_file_is_loaded_in_parts, moves_are_at_the_bound, items_are_spread, survivors_make_a_new_mesh, items_outlive_their_devices]
 
 if __name__ == "__main__":
     for function in CHECKS:

@@ -9,6 +9,7 @@ cluster of one node starts on this machine, and ends with the program. Only what
     dtorch.strict()         with it nothing is moved but by redistribute()
     dtorch.policy(...)      what saves moves, switched off one by one to measure it
     dtorch.distribute(...)  a model on a mesh, by a plan of dtorch.plans
+    dtorch.scalable(...)    a function over many items, each on one of the devices that are there
     dtorch.configure(...)   where to connect, how many devices, before the first use
     dtorch.Error            and its subclasses, see dtorch.errors
 
@@ -32,11 +33,12 @@ __all__ = [
     "DeviceMesh", "Error", "OperatorError", "Partial", "Placement", "Replicate", "Shard", "TensorFuture", "arange", "configure",
     "connect", "disconnect", "distribute", "distribute_tensor", "empty", "eye", "fetch", "full", "full_tensor",
     "init_device_mesh", "linspace", "ones", "plans", "policy", "rand", "randint", "randn", "randperm", "redistribute",
-    "session_info", "shards", "strict", "to_torch", "zeros"]
+    "scalable", "session_info", "shards", "strict", "to_torch", "zeros"]
 
 if TYPE_CHECKING:
     from dtorch import plans
     from dtorch._distribute import distribute
+    from dtorch._scalable import scalable
 
 
 def __getattr__(name: str) -> Any:
@@ -50,6 +52,11 @@ def __getattr__(name: str) -> Any:
 
         globals()[name] = distribute
         return distribute
+    if name == "scalable":
+        from dtorch._scalable import scalable
+
+        globals()[name] = scalable
+        return scalable
     raise AttributeError(f"module 'dtorch' has no attribute {name!r}")
 
 
