@@ -48,7 +48,7 @@ lane_build() { # everything that compiles: both cores
     stage gcc -j"$jobs" all tests check-headers
     stage names check-names
     touch "$log/ready.gcc"
-    stage release -j"$jobs" all man PRESET=release
+    stage release -j"$jobs" all man build/release/tests/gpu/group PRESET=release
     touch "$log/ready.release"
     stage asan-build -j"$jobs" all tests PRESET=asan
     touch "$log/ready.asan"
@@ -90,6 +90,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage fault check-fault
     await release
     stage install check-install PRESET=release
+    stage gpu-bundle check-gpu-bundle PRESET=release
     stage units check-units PRESET=release
     await asan
     stage asan-component check-component PRESET=asan
