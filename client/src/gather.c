@@ -148,6 +148,15 @@ dt_status_t dt_redistribute_in_place(dt_session_t *session, uint64_t id, const d
 
 /* ---- telling ---- */
 
+/* Which rows a slice left where is not said: it is a Shard, but with a unit of 0, which no other
+ * Shard has here and which is 1 to whoever is given it. */
+static dt_placement_t told(dt_placement_t placement)
+{
+    return dt_placement_is_window(placement)
+               ? (dt_placement_t){.kind = DT_PLACEMENT_SHARD, .dim = placement.dim}
+               : placement;
+}
+
 dt_status_t dt_layout_of(dt_session_t *session, uint64_t id, const dt_mesh_t **ret_mesh,
                          dt_placement_t ret_placements[DT_RECORD_MESH_DIM_MAX], dt_error_t *err)
 {
@@ -157,10 +166,8 @@ dt_status_t dt_layout_of(dt_session_t *session, uint64_t id, const dt_mesh_t **r
     *ret_mesh = node ? dt_client_place_mesh(session, node->place) : NULL;
     if (*ret_mesh) {
         dt_client_place_layout(session, node->place, &layout);
-        for (unsigned j = 0; j < layout.ndim; j++) /* which rows a slice left where is not said */
-            ret_placements[j] = dt_placement_is_window(layout.placements[j])
-                                    ? dt_placement_shard(layout.placements[j].dim)
-                                    : layout.placements[j];
+        for (unsigned j = 0; j < layout.ndim; j++)
+            ret_placements[j] = told(layout.placements[j]);
     }
     pthread_mutex_unlock(&session->lock);
     return DT_OK;

@@ -312,13 +312,15 @@ static dt_status_t check_alias(dt_exec_session_t *session, const dt_exec_plan_t 
 }
 
 /* Of local tensors the strides are the operator's matter: they need not follow from the global ones
- * where those are not dense. */
+ * where those are not dense. Nor need they be lazy conjugates or negatives where those are: what
+ * was moved is not, and so are views of it. The value is the same. */
 static bool is_as_said(const dt_exec_plan_t *plan, const dt_meta_t *is, const dt_meta_t *said)
 {
     if (!plan->is_local)
         return dt_meta_equal(is, said);
+    const unsigned ignored = DT_META_CLASS_MASK | DT_META_CONJ | DT_META_NEG;
     return is->dtype == said->dtype && is->ndim == said->ndim &&
-           (is->layout & ~DT_META_CLASS_MASK) == (said->layout & ~DT_META_CLASS_MASK) &&
+           (is->layout & ~ignored) == (said->layout & ~ignored) &&
            memcmp(is->sizes, said->sizes, is->ndim * sizeof *is->sizes) == 0;
 }
 

@@ -388,6 +388,13 @@ def the_gradient_of_an_embedding_moves_what_is_less() -> None:
         close(torch.ops.aten.embedding_dense_backward(given, ids, rows, -1, False), got, 1e-12)
 
 
+def lazy_conjugates_are_moved() -> None:
+    value = torch.randn(1, 1, 5, 4, dtype=torch.complex64)
+    x = dtorch.distribute_tensor(value, two(), [S1])
+    for f in (lambda t: t.conj().view(1, 5, 4), lambda t: t.conj().view(5, 4).mT.conj()[1:3], lambda t: t.conj().imag.view(20)):
+        assert torch.equal(f(value), f(x).cpu())
+
+
 def operators_that_depend_on_values() -> None:
     value = torch.tensor([[1.0, -2.0, 3.0], [0.0, 5.0, -6.0], [7.0, 0.0, 9.0]])
     for mesh, layout in meshes():
@@ -674,6 +681,16 @@ def what_does_not_fit_is_refused_if_strict() -> None:
             x @ w
         raises(dtorch.OperatorError, lambda: x @ w)
     close(x.cpu() @ w.cpu(), x @ w)
+    # A backward pass runs on another thread: its error is its own there too, not this thread's last one.
+    loss = dtorch.distribute_tensor(torch.randn(4, 6), two(), [S0]).requires_grad_().softmax(0).square().sum()
+    with dtorch.strict():
+        raises(dtorch.OperatorError, lambda: x @ w)
+        try:
+            loss.backward()
+            raise AssertionError("a softmax over rows that are cut has a gradient without a move")
+        except dtorch.OperatorError as error:
+            assert "aten::mm" not in str(error) and "strict" in error.reason, error
+    assert str(dtorch.OperatorError("said by the program")) == "said by the program"
 
 
 def slices_stay_where_their_rows_are() -> None:
@@ -697,6 +714,13 @@ def slices_stay_where_their_rows_are() -> None:
         value = torch.randn(shape)
         for a, b in zip(program(value, False), program(dtorch.distribute_tensor(value, mesh, placements), True), strict=True):
             close(a, b)
+    x = dtorch.distribute_tensor(value := torch.randn(12, 3), DeviceMesh("cuda", [0, 1, 2, 3]), [S0]).requires_grad_()
+    even = (part := x[1:6]).redistribute(placements=[S0])
+    assert list(part.placements) == list(even.placements) == [S0] and even.redistribute(placements=[S0]) is even
+    assert [[len(s) for s in t.shards().values()] for t in (part, even)] == [[2, 3, 0, 0], [2, 2, 1, 0]]
+    close(value[1:6], even)
+    (even * 2).sum().backward()
+    close(F.pad(torch.full((5, 3), 2.0), (0, 0, 1, 6)), x.grad)
     # What has to move: rows of two slices that do not begin alike, one row of all, a view that joins the dimension.
     x = dtorch.distribute_tensor(value := torch.randn(13, 4), two(), [S0])
     for f in (lambda t: t[1:] - t[:-1], lambda t: t[9] * t[2:6], lambda t: t[3:9].reshape(-1), lambda t: torch.stack(list(t)),
@@ -843,7 +867,7 @@ CHECKS = [
     factories_make_the_same_everywhere, random_numbers_are_the_same_everywhere, writes_go_through_views,
     writes_go_through_parts_of_expanded_views, meshes_of_one_array_keep_their_names, gradients_go_through_views,
     redistribute_has_a_gradient,
-    what_needs_a_whole_dimension_does_not_gather_it, the_gradient_of_an_embedding_moves_what_is_less,
+    what_needs_a_whole_dimension_does_not_gather_it, the_gradient_of_an_embedding_moves_what_is_less, lazy_conjugates_are_moved,
     operators_that_depend_on_values, copies_keep_the_layout,
     norms_without_statistics_run_wherever_they_lie, sizes_that_had_to_be_asked_for, lists_of_tensors, results_go_where_out_says,
     lists_that_lie_alike_run_as_lists, ways_of_saving_moves_can_be_switched_off, what_is_written_and_not_returned,

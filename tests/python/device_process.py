@@ -306,6 +306,27 @@ def connects_again_after_disconnect() -> None:
         """), "again 3.0", "gone: ")
 
 
+def a_mesh_of_an_earlier_session_may_be_too_large() -> None:
+    expect(run("""\
+        import dtorch
+        def total(mesh):
+            return dtorch.ones((4, 3), device_mesh=mesh, placements=[dtorch.Shard(0)]).sum().item()
+        dtorch.configure(devices=3)
+        large, small = dtorch.DeviceMesh("cuda", [0, 1, 2]), dtorch.DeviceMesh("cuda", [0, 1])
+        assert total(large) == total(small) == 12
+        dtorch.disconnect()
+        dtorch.configure(devices=2)
+        print("fewer", total(small))
+        try:
+            total(large)
+        except dtorch.BegunError as error:
+            print("refused:", error)
+        dtorch.disconnect()
+        dtorch.configure(devices=3)
+        print("more", total(large), total(small))
+        """), "fewer 12.0", "refused: ", "device 2, and this session has 2", "more 12.0 12.0")
+
+
 def several_device_indices() -> None:
     expect(run("""\
         import torch, dtorch
@@ -542,7 +563,8 @@ CHECKS: list[Any] = [
     errors_within_modules_name_the_line_that_calls, errors_of_backward_are_raised_too,
     an_error_that_nobody_asks_for_is_told_at_the_end, errors_pickle_and_print, memory_ends_with_pytorchs_error,
     ctrl_c_leaves_a_wait, a_session_is_usable_after_ctrl_c, a_forked_child_is_told, a_fork_before_the_first_use_is_fine,
-    spawned_processes_have_their_own, ends_with_things_alive, connects_again_after_disconnect, several_device_indices, each_device_has_its_random_numbers,
+    spawned_processes_have_their_own, ends_with_things_alive, connects_again_after_disconnect,
+    a_mesh_of_an_earlier_session_may_be_too_large, several_device_indices, each_device_has_its_random_numbers,
     two_programs_share_a_worker, a_slow_link_changes_nothing, a_worker_holds_what_eager_would, a_file_says_where,
     people_see_the_program, tools_show_what_a_program_is_in, small_values_come_inline]
 

@@ -29,15 +29,21 @@ struct PyTorchError : public std::exception {
 namespace dt_pu
 {
 
-/* Visible, as its base is: it crosses libraries. */
+/* Visible, as its base is: it crosses libraries. It may cross threads too: what a backward pass
+ * throws on a thread of autograd's becomes a Python exception on the one that waits. That asks for
+ * the last failure of its own thread. */
 struct __attribute__((visibility("default"))) PythonError : public torch::PyTorchError {
     PyObject *type;
-    PythonError(PyObject *class_of_it, std::string text)
-        : torch::PyTorchError(std::move(text)), type(class_of_it)
+    std::shared_ptr<const dt_failure_t> failure; /* may be null */
+    PythonError(PyObject *class_of_it, std::string text,
+                std::shared_ptr<const dt_failure_t> all_of_it = nullptr)
+        : torch::PyTorchError(std::move(text)), type(class_of_it), failure(std::move(all_of_it))
     {
     }
     PyObject *python_type() override
     {
+        if (failure)
+            keep_failure(*failure);
         return type;
     }
 };
@@ -86,13 +92,15 @@ thread_local std::string text_kept;
     throw c10::Error(here, text);
 }
 
-[[noreturn]] void raise_kind(const std::string &kind_name, const std::string &text)
+[[noreturn]] void raise_kind(const std::string &kind_name, const std::string &text,
+                             const dt_failure_t &failure)
 {
     void *type = class_of(kind_name);
     if (!type)
         type = class_of("");
     if (type)
-        throw PythonError(static_cast<PyObject *>(type), text);
+        throw PythonError(static_cast<PyObject *>(type), text,
+                          std::make_shared<const dt_failure_t>(failure));
     raise_plain(kind_name, text);
 }
 
@@ -142,7 +150,7 @@ void raise(const dt_failure_t &failure)
     raise_if_interrupted();
     std::string kind_name = failure.kind[0] ? failure.kind : dt_status_name(failure.error.code);
     keep_failure(failure);
-    raise_kind(kind_name, describe(failure));
+    raise_kind(kind_name, describe(failure), failure);
 }
 
 void raise(const dt_error_t &error)

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_like_native.h>
 #include <ATen/ops/new_empty_native.h>
 #include <ATen/ops/new_empty_strided_native.h>
+#include <algorithm>
 #include <map>
 #include <torch/library.h>
 
@@ -35,10 +36,31 @@ Meshes &meshes()
 
 thread_local std::shared_ptr<const MeshLayout> place_now; /* of storages that this thread makes */
 
+/* A mesh of an earlier session may name devices that this one has not. */
+bool fits(const Mesh &mesh)
+{
+    return *std::max_element(mesh.vdevs.begin(), mesh.vdevs.end()) < vdev_count();
+}
+
+[[noreturn]] void refuse(const Mesh &mesh)
+{
+    const uint32_t last = *std::max_element(mesh.vdevs.begin(), mesh.vdevs.end());
+    dt_error_t error{};
+    error.code = DT_ERR_EXISTS;
+    error.source = "dt";
+    (void)snprintf(error.text, sizeof error.text,
+                   "a mesh of an earlier session has device %u, and this session has %u devices: "
+                   "say dtorch.configure(devices=%u) before the device is used first",
+                   last, vdev_count(), last + 1);
+    raise(error);
+}
+
 void create(Meshes &m, Mesh &mesh, dt_session_t *session, uint32_t number)
 {
     std::vector<const char *> names;
     dt_error_t err;
+    if (!fits(mesh))
+        refuse(mesh);
     for (const std::string &name : mesh.names)
         names.push_back(name.c_str());
     must(dt_mesh_create(session, (unsigned)mesh.sizes.size(), mesh.sizes.data(),
@@ -203,8 +225,13 @@ void create_meshes(dt_session_t *session, uint32_t number)
     std::lock_guard<std::mutex> hold(m.lock);
     (void)dt_set_policy(session, session_policy());
     m.by_handle.clear();
+    for (Mesh *mesh : m.all) {
+        dt_mesh_free(mesh->handle);
+        mesh->handle = nullptr;
+    }
     for (Mesh *mesh : m.all)
-        create(m, *mesh, session, number);
+        if (fits(*mesh))
+            create(m, *mesh, session, number);
 }
 
 static int64_t mesh(at::IntArrayRef sizes, const std::vector<std::string> &names,
@@ -423,6 +450,20 @@ static Numbers layout(const at::Tensor &self)
     return found ? numbers_of(*found) : Numbers{};
 }
 
+/* False: it shows as a Shard with other borders, a slice whose rows stayed where they were. */
+static bool lies_as_told(const at::Tensor &self)
+{
+    if (!any_mesh())
+        return true;
+    Lock lock(recorder());
+    calls().now++;
+    std::optional<MeshLayout> found = layout_held(self);
+    for (size_t i = 0; found && i < found->placements.size(); i++)
+        if (found->placements[i].kind == DT_PLACEMENT_SHARD && found->placements[i].unit == 0)
+            return false;
+    return true;
+}
+
 static at::Tensor shard(const at::Tensor &self, int64_t vdev)
 {
     dt_session_t *now = session();
@@ -482,6 +523,7 @@ TORCH_LIBRARY_FRAGMENT(dtorch, m)
     m.def("collect(Tensor tensor) -> Tensor");
     m.def("redistribute_(Tensor(a!) tensor, int mesh, int[] placements) -> ()");
     m.def("layout(Tensor tensor) -> int[]");
+    m.def("lies_as_told(Tensor tensor) -> bool");
     m.def("shard(Tensor tensor, int vdev) -> Tensor");
     m.def("hint(Tensor tensor, int flags, int[] use, int[] state) -> ()");
 }
@@ -492,6 +534,7 @@ TORCH_LIBRARY_IMPL(dtorch, PrivateUse1, m)
     m.impl("collect", TORCH_FN(dt_pu::collect));
     m.impl("redistribute_", TORCH_FN(dt_pu::redistribute_in_place));
     m.impl("layout", TORCH_FN(dt_pu::layout));
+    m.impl("lies_as_told", TORCH_FN(dt_pu::lies_as_told));
     m.impl("shard", TORCH_FN(dt_pu::shard));
     m.impl("hint", TORCH_FN(dt_pu::hint));
 }

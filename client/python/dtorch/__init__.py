@@ -24,16 +24,16 @@ from dtorch import _start
 from dtorch._future import TensorFuture, fetch
 from dtorch._sharded import (arange, distribute_tensor, empty, eye, full, full_tensor, linspace, ones, policy, rand, randint,
                              randn, randperm, redistribute, shards, strict, to_torch, zeros)
-from dtorch.errors import Error, OperatorError
+from dtorch.errors import BegunError, Error, OperatorError
 from dtorch.mesh import DeviceMesh, init_device_mesh
 from dtorch.placements import Partial, Placement, Replicate, Shard
 from dtorch.session import configure, connect, disconnect, session_info
 
 __all__ = [
-    "DeviceMesh", "Error", "OperatorError", "Partial", "Placement", "Replicate", "Shard", "TensorFuture", "arange", "configure",
-    "connect", "disconnect", "distribute", "distribute_tensor", "empty", "eye", "fetch", "full", "full_tensor",
-    "init_device_mesh", "linspace", "ones", "plans", "policy", "rand", "randint", "randn", "randperm", "redistribute",
-    "scalable", "session_info", "shards", "strict", "to_torch", "zeros"]
+    "BegunError", "DeviceMesh", "Error", "OperatorError", "Partial", "Placement", "Replicate", "Shard", "TensorFuture",
+    "arange", "configure", "connect", "disconnect", "distribute", "distribute_tensor", "empty", "eye", "fetch", "full",
+    "full_tensor", "init_device_mesh", "linspace", "ones", "plans", "policy", "rand", "randint", "randn", "randperm",
+    "redistribute", "scalable", "session_info", "shards", "strict", "to_torch", "zeros"]
 
 if TYPE_CHECKING:
     from dtorch import plans

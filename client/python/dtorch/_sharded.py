@@ -56,7 +56,7 @@ def redistribute(tensor: torch.Tensor, device_mesh: DeviceMesh | None = None, pl
             raise ValueError("redistribute: the tensor is on one device, so a mesh is needed")
         device_mesh = now[0]
     made = words.check(placements, device_mesh.ndim, tensor.dim())
-    if now == (device_mesh, made):
+    if now == (device_mesh, made) and torch.ops.dtorch.lies_as_told(tensor):
         return tensor
     return _Move.apply(tensor, device_mesh, made)
 

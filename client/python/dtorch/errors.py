@@ -41,7 +41,7 @@ class OperatorError(Error):
         super().__init__(text)
         self.reason = text
         failure = _last_failure()
-        if failure is not None:
+        if failure is not None and text.startswith(_text(failure.text)):  # it may be an earlier one, of another operator
             self._describe(failure)
 
     def _describe(self, failure: _native.Failure) -> None:
@@ -112,7 +112,7 @@ KINDS: dict[str, type[BaseException]] = {
     "TypeError": OperatorTypeError, "NotImplementedError": OperatorNotImplementedError, "LinAlgError": OperatorLinAlgError,
     "OutOfMemoryError": OperatorOutOfMemoryError, "MetadataError": MetadataError, "WorkerLost": LostError,
     "EngineLost": LostError, "Forked": ForkedError, "DT_ERR_LOST": LostError, "DT_ERR_AGAIN": UnreachableError,
-    "DT_ERR_PEER": UnreachableError, "DT_ERR_NOT_FOUND": UnreachableError, "DT_ERR_DENIED": DeniedError,
+    "DT_ERR_EXISTS": BegunError, "DT_ERR_PEER": UnreachableError, "DT_ERR_NOT_FOUND": UnreachableError, "DT_ERR_DENIED": DeniedError,
     "DT_ERR_TIMEOUT": WaitTimeout, "DT_ERR_STOPPED": ForkedError,
 }
 BY_STATUS = {-2: Error, -3: UnreachableError, -4: BegunError, -5: UnreachableError, -6: WaitTimeout, -7: DeniedError, -9: UnreachableError,
