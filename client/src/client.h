@@ -353,13 +353,20 @@ typedef struct dt_client_node {
     uint64_t made;         /* root's version that `via` has */
 } dt_client_node_t;
 
+#define DT_CLIENT_TABLES_MAX 8u
+
 typedef struct dt_client_track {
     bool is_on; /* ids are looked up */
     uint32_t policy;
     dt_shard_rules_t *rules; /* NULL before the first mesh */
     dt_mesh_t **meshes;      /* by id - vdev_count */
     uint32_t mesh_count, mesh_cap;
-    dt_layout_t *layouts; /* of places, from vdev_count on */
+    struct dt_client_table {
+        int64_t rows, width;
+        dt_layout_t layout;         /* where rows were looked up last */
+    } tables[DT_CLIENT_TABLES_MAX]; /* the last ones, in no order */
+    uint32_t table_count;           /* ever noted */
+    dt_layout_t *layouts;           /* of places, from vdev_count on */
     uint32_t layout_count, layout_cap;
     dt_client_node_t **buckets; /* by id; (bucket_mask + 1) */
     uint64_t bucket_mask, node_count;

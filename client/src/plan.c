@@ -302,6 +302,41 @@ static dt_status_t place_drawn(const struct planning *p, uint32_t wanted, dt_err
     return DT_OK;
 }
 
+/* The table of embeddings with so many rows, which was looked up from before; NULL: unknown. */
+static struct dt_client_table *table_find(const struct planning *p, const dt_meta_t *meta)
+{
+    dt_client_track_t *track = &p->session->track;
+    for (uint32_t i = 0; i < track->table_count && i < DT_CLIENT_TABLES_MAX; i++)
+        if (meta->ndim == 2 && track->tables[i].rows == meta->sizes[0] &&
+            track->tables[i].width == meta->sizes[1] && track->tables[i].layout.mesh == p->mesh->id)
+            return &track->tables[i];
+    return NULL;
+}
+
+static void table_note(const struct planning *p, const dt_meta_t *meta, const dt_layout_t *layout)
+{
+    dt_client_track_t *track = &p->session->track;
+    struct dt_client_table *table = table_find(p, meta);
+    if (!table)
+        table = &track->tables[track->table_count++ % DT_CLIENT_TABLES_MAX];
+    *table = (struct dt_client_table){meta->sizes[0], meta->sizes[1], *layout};
+}
+
+/* Where an operator's results are wanted, for the rules. A gradient of a table knows the table's
+ * size only: it is wanted where rows were looked up. Whoever has it otherwise gets the same value.
+ */
+static const dt_layout_t *wanted_at(const struct planning *p, uint32_t wanted, dt_layout_t *room)
+{
+    if (wanted != DT_CLIENT_NO_PLACE) {
+        dt_client_place_layout(p->session, wanted, room);
+        return room;
+    }
+    if (strcmp(p->sig->name, "aten::embedding_dense_backward") != 0 || p->sig->output_count != 1)
+        return NULL;
+    const struct dt_client_table *table = table_find(p, &p->outputs[0].meta);
+    return table ? &table->layout : NULL;
+}
+
 static dt_status_t ask_rules(struct planning *p, uint32_t wanted, dt_error_t *err)
 {
     dt_session_t *session = p->session;
@@ -325,12 +360,11 @@ static dt_status_t ask_rules(struct planning *p, uint32_t wanted, dt_error_t *er
         policy.flags |= DT_SHARD_NO_ROWS;
     if (session->track.policy & DT_POLICY_PASS)
         policy.flags &= ~(uint32_t)DT_SHARD_SETTLE;
-    if (wanted != DT_CLIENT_NO_PLACE) {
-        dt_client_place_layout(session, wanted, &want);
-        policy.wanted = &want;
-    }
+    policy.wanted = wanted_at(p, wanted, &want);
     DT_TRY(dt_shard_propagate(session->track.rules, sig, &p->mesh->shard, p->mesh->id, &policy,
                               &answer, err));
+    if (strcmp(sig->name, "aten::embedding") == 0 && p->inputs[0].meta.ndim == 2)
+        table_note(p, &p->inputs[0].meta, &answer.inputs[0]);
     for (uint32_t i = 0; i < sig->input_count; i++)
         DT_TRY(dt_client_place(session, &answer.inputs[i], &p->plan->want[i], err));
     for (uint32_t i = 0; i < sig->output_count; i++) {

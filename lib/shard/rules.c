@@ -191,13 +191,26 @@ static bool is_made_up(const propagation_t *p, const dt_shard_row_t *row)
     return is_any && !is_beside && (is_other || !is_sum_of_shards);
 }
 
+/* Does each device make the rows of a table that it has? */
+static bool is_by_rows(const propagation_t *p, const dt_shard_row_t *row)
+{
+    return row->label && row->label == p->call->rule->vocabulary &&
+           dt_shard_makes_vocabulary(p->call);
+}
+
+static bool is_wanted(const propagation_t *p, const dt_shard_row_t *row)
+{
+    return p->policy->wanted &&
+           dt_placement_equal(p->policy->wanted->placements[p->dim], row->outs[0]);
+}
+
 /* What it costs to make a result whole afterwards, where the line says that this counts: a Partial
  * one always; a Shard only if something is moved for its sake, else whoever cut it wants it so. */
 static int64_t owed_bytes(const propagation_t *p, const dt_shard_row_t *row, bool is_moved)
 {
     const dt_shard_call_t *c = p->call;
     int64_t owed = 0;
-    for (uint32_t j = 0; j < c->out_count && c->rule->owes; j++) {
+    for (uint32_t j = 0; j < c->out_count && c->rule->owes && !is_by_rows(p, row); j++) {
         const dt_layout_t *at = &p->answer->outputs[c->outs[j].at];
         int64_t bytes = dt_meta_bytes(c->outs[j].meta);
         for (unsigned k = 0; k < p->dim; k++)
@@ -269,6 +282,8 @@ static bool consider(void *arg, const dt_shard_row_t *row)
     choice_t tried;
     if (row->label == DT_SHARD_LABEL_ROWS && (p->policy->flags & DT_SHARD_NO_ROWS))
         return true;
+    if (is_by_rows(p, row) && !is_wanted(p, row))
+        return true; /* who has the table whole would have to gather its gradient */
     if (!fits(p, row) || is_unsettled(p, row) || is_made_up(p, row))
         return true;
     price(p, row, &tried);

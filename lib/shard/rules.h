@@ -68,7 +68,8 @@ typedef struct dt_shard_policy {
     uint32_t flags;             /* DT_SHARD_STRICT, ... */
     const uint8_t *input_flags; /* (input_count) DT_SHARD_PINNED; NULL: none */
     const dt_layout_t *wanted;  /* for operators without tensor inputs: the layout of every output;
-                                   NULL: Replicate */
+                                   NULL: Replicate. For the gradient of an embedding: where its
+                                   table lies; NULL: not by rows */
 } dt_shard_policy_t;
 
 /* An answer. The caller gives the arrays. */

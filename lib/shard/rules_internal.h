@@ -234,6 +234,10 @@ typedef struct dt_shard_attr {
 dt_shard_attr_t dt_shard_attr(const dt_shard_call_t *call, const char *name);
 dt_shard_attr_t dt_shard_attr_of(const dt_shard_call_t *call, unsigned param);
 
+/* Is the dimension that an index points into one of the result alone, as in embedding's gradient?
+ */
+bool dt_shard_makes_vocabulary(const dt_shard_call_t *call);
+
 /* ---- local programs ---- */
 
 /* rules_program.c: replace the operator of `local`, whose arguments are local already, by a program

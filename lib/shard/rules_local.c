@@ -86,6 +86,8 @@ static bool is_skipped(const local_t *l, const dt_shard_call_t *call)
     dt_shard_pieces_t pieces;
     if (call->rule->is_rows && dt_shard_pieces(call, &pieces) && pieces.joins)
         return gives_nothing(l);
+    if (dt_shard_makes_vocabulary(call) && gives_nothing(l))
+        return true; /* there are fewer rows than devices */
     const dt_signature_t *s = l->signature;
     bool is_empty = false, has_part = false;
     for (uint32_t i = 0; i < s->input_count; i++) {

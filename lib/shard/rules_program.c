@@ -1,7 +1,8 @@
 /* Local programs: rows in which a device runs more than the program's operator.
  *   means   each device's mean, times (its count / the count of all), adds up
  *   vocab=  an index points into a dimension that is sharded: it is counted from the shard's start;
- *           what lies elsewhere gives 0 here, and the results add up */
+ *           what lies elsewhere gives 0 here, and the results add up; in a gradient, each device
+ *           makes the rows that it has */
 #include <string.h>
 
 #include "shard/rules_internal.h"
@@ -184,6 +185,58 @@ static void embedding(builder_t *b, dt_shard_span_t span)
                  (dt_value_t[]){tensor(rows), tensor(mask), real(-0.0)}, 3, out, out->dtype);
 }
 
+/* Which rows of the result this device has. False: all. */
+static bool rows_here(const builder_t *b, dt_shard_span_t *ret_span)
+{
+    const dt_shard_tensor_t *made = &b->call->outs[0];
+    const dt_signature_tensor_t *out = &b->call->signature->outputs[made->at];
+    const uint8_t *at = memchr(made->labels, b->call->rule->vocabulary, made->meta->ndim);
+    dt_shard_box_t box;
+    bool is_cut = false;
+    if (!at)
+        return false;
+    unsigned dim = (unsigned)(at - made->labels);
+    for (unsigned j = 0; j < out->layout.ndim; j++)
+        is_cut |= is_sharded(&out->layout, j) && out->layout.placements[j].dim == dim;
+    (void)dt_shard_box(&out->layout, b->mesh, out->meta.ndim, out->meta.sizes, b->index, &box);
+    *ret_span = box.spans[dim];
+    return is_cut;
+}
+
+/* embedding_dense_backward(gradient, indices, rows, padding_idx): what goes to rows of others is 0.
+ */
+static void embedding_gradient(builder_t *b, dt_shard_span_t span)
+{
+    int32_t from = input_at(b->call, 0), at = input_at(b->call, 1);
+    const dt_meta_t *given = &b->inputs[from], *index = &b->inputs[at];
+    int64_t padding = dt_shard_attr(b->call, "padding_idx").number;
+    dt_value_t args[ARG_MAX];
+    if (b->op->arg_count > ARG_MAX || b->op->arg_count < 4) {
+        b->has_failed = true;
+        return;
+    }
+    dt_meta_t thin = *given;
+    thin.sizes[thin.ndim - 1] = 1;
+    uint64_t own =
+        scalar_op(b, "aten::sub.Scalar", (uint64_t)at + 1, integer(span.lo), index, index->dtype);
+    uint64_t inside =
+        append(b, "aten::clamp", (dt_value_t[]){tensor(own), integer(0), integer(span.length - 1)},
+               3, index, index->dtype);
+    uint64_t others = append(b, "aten::ne.Tensor", (dt_value_t[]){tensor(own), tensor(inside)}, 2,
+                             index, DT_DTYPE_BOOL);
+    uint64_t mask = scalar_op(b, "aten::unsqueeze", others, integer(-1), &thin, DT_DTYPE_BOOL);
+    uint64_t mine = append(b, "aten::masked_fill.Scalar",
+                           (dt_value_t[]){tensor((uint64_t)from + 1), tensor(mask), real(0)}, 3,
+                           given, given->dtype);
+    memcpy(args, b->op->args, b->op->arg_count * sizeof *args);
+    args[0] = tensor(mine);
+    args[1] = tensor(inside);
+    args[2] = integer(span.length);
+    args[3] =
+        integer(padding >= span.lo && padding < span.lo + span.length ? padding - span.lo : -1);
+    (void)append_own(b, args);
+}
+
 /* nll_loss: classes of others become the ignored one. */
 static void classes(builder_t *b, dt_shard_span_t span)
 {
@@ -247,6 +300,10 @@ bool dt_shard_program(const dt_shard_call_t *call, const dt_shard_mesh_t *mesh, 
         return false;
     if (is_mean)
         mean(&b);
+    else if (dt_shard_makes_vocabulary(call) && rows_here(&b, &span))
+        embedding_gradient(&b, span);
+    else if (dt_shard_makes_vocabulary(call))
+        ; /* all rows are here */
     else if (vocabulary(&b, &input, &span) && call->rule->family == DT_SHARD_FAMILY_LITERAL)
         embedding(&b, span);
     else if (vocabulary(&b, &input, &span))

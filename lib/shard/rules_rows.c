@@ -114,6 +114,9 @@ static bool measure(const walk_t *w, cut_t *cut)
         return false;
     if (c->rule->vocabulary == cut->label && (cut->groups > 1 || cut->order))
         return false;
+    if (c->rule->vocabulary == cut->label &&
+        dt_shard_attr(c, "padding_idx").kind == DT_SHARD_ATTR_UNKNOWN)
+        return false; /* a row that is counted from the shard's start */
     if (c->rule->family == DT_SHARD_FAMILY_CONV && cut->order)
         return false;
     for (uint32_t i = 0; i < c->in_count + c->out_count; i++) {
@@ -488,6 +491,19 @@ static void view_rows(walk_t *w)
         run_row(w, p, shard_as(d, p.unit, (uint32_t)runs));
 }
 
+/* ---- rows of a table that only the result has ---- */
+
+bool dt_shard_makes_vocabulary(const dt_shard_call_t *call)
+{
+    uint8_t label = call->rule->vocabulary;
+    if (!label || call->out_count == 0 || find_label(&call->outs[0], label) < 0)
+        return false;
+    for (uint32_t i = 0; i < call->in_count; i++)
+        if (find_label(&call->ins[i], label) >= 0)
+            return false;
+    return true;
+}
+
 /* ---- rows of a dimension: each stays where it is ---- */
 
 /* The whole lies as `whole` says; so does each piece of it. */
@@ -546,6 +562,8 @@ void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placeme
                 label_rows(&w, label);
             seen[label] = 1;
         }
+    if (dt_shard_makes_vocabulary(call) && have && !is_plain)
+        label_rows(&w, call->rule->vocabulary);
     if (call->rule->is_runs && have && !is_plain)
         split_rows(&w);
     if (call->rule->is_rows && have && !is_plain)

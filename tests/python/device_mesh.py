@@ -386,6 +386,14 @@ def the_gradient_of_an_embedding_moves_what_is_less() -> None:
         got = torch.ops.aten.embedding_dense_backward(*on, rows, -1, False)
         assert list(got.placements) == [where], (rows, tokens, got.placements)
         close(torch.ops.aten.embedding_dense_backward(given, ids, rows, -1, False), got, 1e-12)
+    # A table that is cut by rows has its gradient by rows: each device makes its own, without a move.
+    for rows, mesh, where, padding in ((11, two(), [S0], None), (11, two(), [S0], 7), (12, four(), [R, S0], 3), (41, four(), [S0, S0], None)):
+        weight, ids = torch.randn(rows, 6), torch.randint(0, rows, (4, 5))
+        tables = [weight.requires_grad_(), dtorch.distribute_tensor(weight, mesh, where).detach().requires_grad_()]
+        for table, at in zip(tables, (ids, dtorch.distribute_tensor(ids, mesh, [R] * mesh.ndim)), strict=True):
+            F.embedding(at, table, padding_idx=padding).square().sum().backward()
+        assert list(tables[1].grad.placements) == where, (rows, tables[1].grad.placements)
+        close(tables[0].grad, tables[1].grad)
 
 
 def lazy_conjugates_are_moved() -> None:

@@ -267,7 +267,7 @@ def prove(call, mesh, answer, rng):
         whole = assemble(reference, mesh, outs[j], pieces)
         if isinstance(whole, str):
             return f"result {j}: {whole}"
-        if not close(whole, reference):
+        if not close(whole, reference) and not call.name.startswith(("aten::empty", "aten::new_empty")):  # which say no values
             return f"result {j}: other values"
     return None
 
@@ -314,11 +314,15 @@ def try_call(asker, call, rounds, rng, tally):
         mesh = rng.choice(MESHES)
         one = [some_layout(t, mesh, rng) for t in call.tensors]
         places = [one[0]] * len(one) if rng.random() < 0.3 and len({t.ndim for t in call.tensors}) == 1 else one
-        answer = asker.ask(call.name, call.text, mesh, places)
-        if "error" not in answer and answer["moved"]:
-            answer = asker.ask(call.name, call.text, mesh, answer["in"])
-            if answer.get("moved"):
+        wanted = [";".join(rng.choice(("R", "S0")) for _ in mesh)] if call.name == "aten::embedding_dense_backward" else []
+        answer = asker.ask(call.name, call.text, mesh, places + wanted)
+        for turn in range(3):  # one mesh dimension's choice changes what another's costs: it comes to an end
+            if "error" in answer or not answer["moved"]:
+                break
+            if turn == 2:
                 answer["error"] = "moves what it wanted itself"
+                break
+            answer = asker.ask(call.name, call.text, mesh, answer["in"] + wanted)
         if "error" in answer:
             if "cannot lie" in answer["error"]:
                 continue
@@ -377,6 +381,8 @@ def cases():
     # vocabulary
     yield "aten::embedding", (r(7, 4), i(7, 3, 5))
     yield "aten::embedding", (r(8, 4), i(8, 6), 2)
+    for rows, padding in ((7, -1), (8, 2), (2, 1)):
+        yield "aten::embedding_dense_backward", (r(3, 5, 4), i(rows, 3, 5), rows, padding, False)
     for reduction in 0, 1, 2:
         for weight in None, torch.rand(7):
             x, target = torch.log_softmax(r(6, 7), 1), i(7, 6)

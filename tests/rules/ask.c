@@ -152,7 +152,8 @@ static bool answer_local(const dt_shard_rules_t *rules, question_t *q)
 static void answer(const dt_shard_rules_t *rules, char *const fields[4])
 {
     static question_t q;
-    static const dt_shard_policy_t policy = {.flags = 0};
+    dt_shard_policy_t policy = {.flags = 0};
+    dt_layout_t wanted;
     uint32_t sizes[DT_RECORD_MESH_DIM_MAX], ndim = 0;
     char *at = fields[2];
     memset(&q.err, 0, sizeof q.err);
@@ -166,6 +167,12 @@ static void answer(const dt_shard_rules_t *rules, char *const fields[4])
         q.call.inputs[i].layout = dt_layout_replicate(1, ndim);
         for (uint32_t j = 0; j < ndim; j++, text += *text == ';')
             q.call.inputs[i].layout.placements[j] = placement(&text);
+    }
+    if (*text) {
+        wanted = dt_layout_replicate(1, ndim);
+        for (uint32_t j = 0; j < ndim; j++, text += *text == ';')
+            wanted.placements[j] = placement(&text);
+        policy.wanted = &wanted;
     }
     dt_shard_answer_t answer = {.inputs = q.inputs, .outputs = q.outputs};
     printf("{");
