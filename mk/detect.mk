@@ -1,5 +1,5 @@
-# Optional parts are looked for once, into build/PRESET/config.mk, which make rebuilds by itself when detect.sh
-# changes. To look again: make clean, or remove that file. WITH_X = auto | yes | no; yes and missing stops the build.
+# Optional parts are looked for once, into build/PRESET/config.mk, and again when detect.sh or what they are looked for with changes:
+# compilers, folders, these variables. WITH_X = auto | yes | no; yes and missing stops the build.
 WITH_CUDA ?= auto
 WITH_NCCL ?= auto
 WITH_TORCH ?= auto
@@ -16,9 +16,17 @@ CXX := g++
 endif
 export CC CXX WITH_CUDA WITH_NCCL WITH_TORCH CUDA_HOME TORCH_DIR
 
-$(BUILD)/config.mk: mk/detect.sh
+# A config.mk that would be the same is not touched, since all objects depend on it.
+SOUGHT := $(CC) $(CXX) $(WITH_CUDA) $(WITH_NCCL) $(WITH_TORCH) $(CUDA_HOME) $(TORCH_DIR)
+ifneq ($(strip $(SOUGHT)),$(strip $(file <$(BUILD)/config.for)))
+$(BUILD)/config.for: FORCE
+endif
+$(BUILD)/config.mk: $(BUILD)/config.for ;
+$(BUILD)/config.for: mk/detect.sh
 	@mkdir -p $(@D)
-	@sh mk/detect.sh $(@D)/probe >$@.tmp && mv $@.tmp $@
+	@sh mk/detect.sh $(@D)/probe >$(@D)/config.tmp
+	@cmp -s $(@D)/config.tmp $(@D)/config.mk || cp $(@D)/config.tmp $(@D)/config.mk
+	@rm $(@D)/config.tmp && echo '$(SOUGHT)' >$@
 
 # help and clean must work on a bare machine and must not leave a build folder behind.
 ifneq ($(filter-out help clean deps demo dist test fuzz-% check-fuzz,$(or $(MAKECMDGOALS),all)),)
