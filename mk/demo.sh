@@ -1,7 +1,7 @@
 #!/bin/sh
-# usage: demo.sh BUILD [check]
+# usage: demo.sh BUILD [check [MOMENTS SEED]]
 # The demonstration, tests/demo/demo.py, with the daemons of BUILD; PROMPT, in the environment, is what the model is asked. check: its
-# tests, which end with "demo: N passed, N failed, N skipped".
+# tests, or MOMENTS stops of it that SEED chooses, which end with "demo: N passed, N failed, N skipped".
 set -u
 build=$1 what=${2:-show}
 python=$PWD/build/venv/bin/python
@@ -22,6 +22,6 @@ export PYTHONPATH
 # Nothing of the machine's own configuration: the demonstration has a cluster of its own.
 unset DTORCH_ADDRESS DTORCH_BIN DTORCH_DTENSOR_IN_SAME_DEVICE
 if [ "$what" = check ]; then
-    exec "$python" tests/demo/check.py
+    exec "$python" tests/demo/check.py ${3:+"--moments=$3" "--seed=$4"}
 fi
 exec "$python" tests/demo/demo.py ${PROMPT:+"--prompt=$PROMPT"}

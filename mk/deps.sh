@@ -24,10 +24,13 @@ fi
 echo "deps: installing$missing"
 run=
 if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || { echo "deps: run as root, or install sudo" >&2; exit 1; }
+    command -v sudo >/dev/null || { echo "deps: root must do that, or install sudo: apt-get install$missing" >&2; exit 1; }
     run=sudo
 fi
 # shellcheck disable=SC2086  # lists
 $run env DEBIAN_FRONTEND=noninteractive apt-get update -o Acquire::Retries=3 -q </dev/null &&
-    $run env DEBIAN_FRONTEND=noninteractive apt-get install -o Acquire::Retries=3 -y -q --no-install-recommends $missing </dev/null || exit
+    $run env DEBIAN_FRONTEND=noninteractive apt-get install -o Acquire::Retries=3 -y -q --no-install-recommends $missing </dev/null || {
+    echo "deps: apt-get could not install$missing (its words are above): is there a network, and room in /var?" >&2
+    exit 1
+}
 venv

@@ -29,7 +29,7 @@ $(BUILD)/config.for: mk/detect.sh
 	@rm $(@D)/config.tmp && echo '$(SOUGHT)' >$@
 
 # help and clean must work on a bare machine and must not leave a build folder behind.
-ifneq ($(filter-out help clean deps demo dist test fuzz-% check-fuzz,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help clean deps demo dist test fuzz-% check-fuzz check-fresh,$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
 

@@ -81,6 +81,7 @@ lane_daemons() { # what mostly waits: daemons, kills, deadlines
     stage torch check-torch
     stage programs check-programs SEEDS=40
     stage device check-device
+    stage newcomer check-newcomer
     stage demo check-demo
     stage tutorial check-tutorial
     stage corpus check-corpus

@@ -1,16 +1,19 @@
-"""usage: check.py
+"""usage: check.py [PART OF NAME]... [--moments=N [--seed=1]]
 
-The demonstration itself: that it runs to its end, fails when a token is wrong, and leaves nothing behind when it is stopped."""
+The demonstration itself: that it runs to its end, fails when a token is wrong, and leaves nothing behind when it is stopped. With
+--moments it is stopped at N moments, which the seed chooses, and nothing else is checked."""
 
 import argparse
 import contextlib
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
@@ -73,6 +76,33 @@ def stopped(at: str) -> None:
         expect_nothing_left(program, out)
 
 
+def stopped_after(seconds: float) -> None:
+    """Ctrl-C at any moment, even before the demonstration is the one that takes it."""
+    with tempfile.TemporaryDirectory() as out:
+        program = start(out, "--kept=build/demo")
+        rest = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rest, _ = program.communicate(timeout=seconds)
+        while rest is None:
+            os.killpg(program.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rest, _ = program.communicate(timeout=60)
+        assert program.returncode in (0, 130, -signal.SIGINT), f"{program.returncode}: {rest[-3000:]}"
+        expect_nothing_left(program, out)
+
+
+def moments(suite: devicetest.Suite, count: int, seed: int) -> None:
+    began = time.monotonic()
+    if not suite.check("it runs to its end", whole):
+        return
+    whole_s = time.monotonic() - began
+    chosen = random.Random(seed)
+    for number in range(count):
+        after_s = chosen.uniform(0, whole_s)
+        suite.check(f"stopped after {after_s:.2f} of {whole_s:.0f} s (moment {number} of seed {seed})",
+                    lambda after_s=after_s: stopped_after(after_s))
+
+
 class Scores(torch.nn.Module):
     """A model that gives token 3 the best score, and token 4 nearly so."""
 
@@ -97,6 +127,10 @@ def wrong_token() -> None:
 
 def main() -> int:
     suite = devicetest.Suite("demo", devicetest.arguments())
+    count = int(devicetest.option("moments", "0"))
+    if count:
+        moments(suite, count, int(devicetest.option("seed", "1")))
+        return suite.finish()
     suite.check("a wrong token makes it fail", wrong_token)
     suite.check("it runs to its end", whole)
     suite.check("stopped while the cluster begins", lambda: stopped("a controller and two workers"))
