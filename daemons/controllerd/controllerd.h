@@ -279,6 +279,9 @@ typedef struct dt_controllerd_page_draft {
 /* Open the page's port if StatusListen= is set. Gives the exit code that fits an error. */
 DT_MUST_USE dt_status_t dt_controllerd_page_open(dt_controllerd_t *app, int *ret_exit,
                                                  dt_error_t *err);
+/* Open the port again, for the certificate and the secret of a reload; on loopback there are none.
+ * Browsers ask again by themselves. */
+void dt_controllerd_page_renew(dt_controllerd_t *app);
 void dt_controllerd_page_look(dt_controllerd_t *app); /* begin a document if somebody waits */
 void dt_controllerd_page_close(dt_controllerd_t *app);
 /* The files of the page, with what lies in them. */

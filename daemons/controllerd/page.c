@@ -339,6 +339,8 @@ static void on_turn(void *arg, int64_t deadline_ns)
     bool is_last = false;
     dt_status_t status = DT_OK;
     (void)deadline_ns;
+    if (!draft->is_open) /* a reload dropped it */
+        return;
     if (!draft->text.len)
         status = put_head(app, &draft->json);
     else
@@ -394,7 +396,8 @@ static dt_status_t read_secret(const char *path, char secret[SECRET_SIZE], dt_er
     return DT_OK;
 }
 
-static dt_status_t open_page(dt_controllerd_t *app, const char *listen, dt_error_t *err)
+/* Open the port, with the certificate and the secret that there are now. */
+static dt_status_t open_port(dt_controllerd_t *app, const char *listen, dt_error_t *err)
 {
     bool needs_tls = !dt_controllerd_is_local(listen);
     const char *path = dt_conf_str(app->conf, "StatusSecret");
@@ -408,9 +411,6 @@ static dt_status_t open_page(dt_controllerd_t *app, const char *listen, dt_error
         .key_pem = needs_tls ? app->tls.key : NULL,
     };
     options.files = dt_controllerd_page_files(&options.file_count);
-    dt_arena_init(&app->page_arena, ARENA_MAX);
-    DT_TRY(dt_rpc_wake_create(app->rpc, on_wanted, app, &app->page_wake, err));
-    DT_TRY(dt_timer_create(app->loop, on_turn, app, &app->page_timer, err));
     options.wanted = dt_rpc_wake;
     options.arg = app->page_wake;
     if (*path)
@@ -422,6 +422,14 @@ static dt_status_t open_page(dt_controllerd_t *app, const char *listen, dt_error
     return status;
 }
 
+static dt_status_t open_page(dt_controllerd_t *app, const char *listen, dt_error_t *err)
+{
+    dt_arena_init(&app->page_arena, ARENA_MAX);
+    DT_TRY(dt_rpc_wake_create(app->rpc, on_wanted, app, &app->page_wake, err));
+    DT_TRY(dt_timer_create(app->loop, on_turn, app, &app->page_timer, err));
+    return open_port(app, listen, err);
+}
+
 dt_status_t dt_controllerd_page_open(dt_controllerd_t *app, int *ret_exit, dt_error_t *err)
 {
     const char *listen = dt_conf_str(app->conf, "StatusListen");
@@ -430,6 +438,20 @@ dt_status_t dt_controllerd_page_open(dt_controllerd_t *app, int *ret_exit, dt_er
         status = open_page(app, listen, err);
     *ret_exit = dt_controllerd_http_exit(status);
     return status;
+}
+
+void dt_controllerd_page_renew(dt_controllerd_t *app)
+{
+    char address[128];
+    dt_error_t err;
+    if (!app->page || dt_controllerd_is_local(dt_page_address(app->page)))
+        return;
+    (void)dt_str_copy(address, sizeof address, dt_page_address(app->page));
+    dt_page_close(app->page);
+    app->page = NULL;
+    drop_draft(app);
+    if (open_port(app, address, &err) != DT_OK)
+        dt_log_err("the status page is off", DT_LOG_E(&err));
 }
 
 void dt_controllerd_page_close(dt_controllerd_t *app)

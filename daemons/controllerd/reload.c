@@ -65,6 +65,7 @@ static dt_status_t reload(dt_controllerd_t *app, dt_strv_t *ret_changed, dt_erro
     dt_controllerd_session_reload(app);
     dt_log_set_level(level);
     renew_metrics(app);
+    dt_controllerd_page_renew(app);
     return DT_OK;
 }
 

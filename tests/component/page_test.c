@@ -298,3 +298,65 @@ Test(page, asks_for_the_secret_over_tls)
     dt_tlscluster_stop(&c);
     close(kept);
 }
+
+/* ---- a new certificate ---- */
+
+/* Fingerprint of the certificate that is shown at a port, or "". */
+static void fingerprint(int port, char text[128])
+{
+    char command[256];
+    (void)snprintf(command, sizeof command,
+                   "openssl s_client -connect 127.0.0.1:%d </dev/null 2>/dev/null | "
+                   "openssl x509 -noout -fingerprint 2>/dev/null",
+                   port);
+    const char *const args[] = {"-c", command, NULL};
+    dt_testrun_t run = dt_testrun_program("/bin/sh", args, NULL);
+    (void)snprintf(text, 128, "%s", run.out ? run.out : "");
+    dt_testrun_fini(&run);
+}
+
+static void write_server(dt_tlscluster_t *c)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1"};
+    dt_pki_pair_t pair = {0};
+    dt_error_t err;
+    cr_assert_eq(dt_pki_make_server(&c->ca, names, 2, 1000 * 3600 * 24, &pair, &err), DT_OK);
+    dt_temptree_write(&c->tree, "server.pem", pair.certificate);
+    dt_temptree_write(&c->tree, "server.key", pair.key);
+    dt_pki_pair_fini(&pair);
+}
+
+Test(page, shows_the_certificate_that_a_reload_brought_and_so_does_the_metrics_port)
+{
+    dt_tlscluster_t c;
+    char lines[1024], before[2][128], now[128];
+    int kept[2],
+        port[2] = {dt_testcluster_reserve_port(&kept[0]), dt_testcluster_reserve_port(&kept[1])};
+    dt_tlscluster_prepare(&c, 0);
+    dt_temptree_write(&c.tree, "secret", SECRET "\n");
+    (void)snprintf(lines, sizeof lines,
+                   "StatusListen=0.0.0.0:%d\nMetricsListen=0.0.0.0:%d\nStatusSecret=%s\n", port[0],
+                   port[1], dt_temptree_path(&c.tree, "secret"));
+    c.controller_lines = lines;
+    dt_tlscluster_begin(&c, 0, "");
+    for (int i = 0; i < 2; i++) {
+        fingerprint(port[i], before[i]);
+        cr_assert(before[i][0] != '\0', "port %d", i);
+    }
+    write_server(&c);
+    dt_testcluster_kill(c.tc, CTRL, SIGHUP);
+    int64_t deadline = dt_test_now_ms() + LONG_MS;
+    for (int i = 0; i < 2; i++) {
+        do {
+            cr_assert_lt(dt_test_now_ms(), deadline, "port %d\n%s", i, dt_testcluster_logs(c.tc));
+            fingerprint(port[i], now);
+        } while (now[0] == '\0' || strcmp(now, before[i]) == 0);
+    }
+    char *answer =
+        get_by_tls(port[0], "Authorization: Basic YTpjb3JyZWN0IGhvcnNlIGJhdHRlcnkgc3RhcGxl\\r\\n");
+    cr_assert(strstr(answer, IS_HOSTED) == answer && strstr(answer, "<html"), "%s", answer);
+    free(answer);
+    dt_tlscluster_stop(&c);
+    close(kept[0]);
+    close(kept[1]);
+}
