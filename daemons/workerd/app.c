@@ -15,6 +15,7 @@
 #include "identity.h"
 #include "join.h"
 #include "link.h"
+#include "load.h"
 #include "metrics/metrics.h"
 #include "report.h"
 #include "rpc/rpc.h"
@@ -64,6 +65,7 @@ typedef struct workerd {
     dt_sigwatch_t *signals[3];
     dt_timer_t *tick;
     dt_timer_t *stop_deadline;
+    dt_load_t load;
     int64_t tick_ns;     /* between ticks */
     int64_t watchdog_ns; /* 0: none */
     int64_t fed_ns;
@@ -370,6 +372,14 @@ static void watchdog_feed(workerd_t *w, int64_t now_ns)
     (void)dt_sysd_watchdog_feed(NULL);
 }
 
+static void tell_load(workerd_t *w, int64_t now_ns)
+{
+    const dt_inventory_snapshot_t *devices = dt_devices_snapshot(w->devices);
+    uint8_t percents[DT_DEVICE_MAX];
+    if (w->link && dt_load_look(&w->load, w->engines, devices, now_ns, percents))
+        dt_link_set_busy(w->link, percents, (uint32_t)devices->device_count);
+}
+
 static void on_tick(void *arg, int64_t deadline_ns)
 {
     workerd_t *w = arg;
@@ -380,6 +390,7 @@ static void on_tick(void *arg, int64_t deadline_ns)
     dt_loop_stats(w->loop, false, &loop);
     if (w->link)
         dt_link_set_progress(w->link, loop.turns + engines.progress);
+    tell_load(w, now_ns);
     watchdog_feed(w, now_ns);
     status_update(w);
     metrics_publish(w);

@@ -905,6 +905,21 @@ void dt_engines_stats(const dt_engines_t *engines, dt_engines_stats_t *ret_stats
     }
 }
 
+void dt_engines_computed(const dt_engines_t *engines, int64_t now_ns, uint64_t *ret_ns,
+                         size_t count)
+{
+    memset(ret_ns, 0, count * sizeof *ret_ns);
+    for (dt_list_t *at = engines->list.next; at != &engines->list; at = at->next) {
+        engine_t *engine = DT_CONTAINER_OF(at, engine_t, link);
+        dt_engine_snapshot_t shot;
+        if (engine->device < 0 || (size_t)engine->device >= count)
+            continue;
+        dt_engine_page_read(engine->page, now_ns, &shot);
+        ret_ns[engine->device] +=
+            shot.device_ns + (shot.op_begin_ns ? (uint64_t)(now_ns - shot.op_begin_ns) : 0);
+    }
+}
+
 void dt_engines_free(dt_engines_t *engines)
 {
     if (!engines)

@@ -125,6 +125,10 @@ void dt_engines_stop(dt_engines_t *engines, void (*stopped)(void *arg));
 size_t dt_engines_list(const dt_engines_t *engines, Dtorch__V1__Engine *list,
                        Dtorch__V1__Engine **list_at, size_t max);
 void dt_engines_stats(const dt_engines_t *engines, dt_engines_stats_t *ret_stats);
+/* How long the living engines of each device have computed, ns, by device index below `count`; what
+ * runs now counts. */
+void dt_engines_computed(const dt_engines_t *engines, int64_t now_ns, uint64_t *ret_ns,
+                         size_t count);
 
 /* Kills what still runs. NULL is fine. */
 void dt_engines_free(dt_engines_t *engines);

@@ -509,6 +509,11 @@ void dt_link_set_progress(dt_link_t *link, uint64_t progress)
     dt_agent_set_progress(link->agent, progress);
 }
 
+void dt_link_set_busy(dt_link_t *link, const uint8_t *percents, uint32_t count)
+{
+    dt_agent_set_busy(link->agent, percents, count);
+}
+
 dt_status_t dt_link_set_addresses(dt_link_t *link, const dt_strv_t *addresses, dt_error_t *err)
 {
     dt_strv_t copy = {0};

@@ -45,6 +45,8 @@ DT_MUST_USE dt_status_t dt_link_engine_event(dt_link_t *link, const Dtorch__V1__
                                              dt_error_t *err);
 /* Count of finished work, for the beats. */
 void dt_link_set_progress(dt_link_t *link, uint64_t progress);
+/* Percent of each device of the inventory, in its order, for the beats. */
+void dt_link_set_busy(dt_link_t *link, const uint8_t *percents, uint32_t count);
 /* New Controller=; the connection is kept if its address is still among them.
  * Errors: NOMEM; nothing changed. */
 DT_MUST_USE dt_status_t dt_link_set_addresses(dt_link_t *link, const dt_strv_t *addresses,

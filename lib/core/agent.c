@@ -423,6 +423,16 @@ void dt_agent_set_progress(dt_agent_t *agent, uint64_t progress)
     agent->has_progress = true;
 }
 
+void dt_agent_set_busy(dt_agent_t *agent, const uint8_t *percents, uint32_t count)
+{
+    dt_check(count <= DT_AGENT_DEVICES_MAX);
+    if (count == agent->busy_count && memcmp(percents, agent->busy, count) == 0)
+        return;
+    memcpy(agent->busy, percents, count);
+    agent->busy_count = count;
+    agent->busy_is_sent = false;
+}
+
 void dt_agent_set_addresses(dt_agent_t *agent, uint32_t address_count, bool redial, int64_t now_ns)
 {
     dt_check(address_count >= 1 && address_count <= DT_AGENT_ADDRESS_MAX);

@@ -31,6 +31,7 @@
 
 #define DT_AGENT_EVENTS_MAX  256u
 #define DT_AGENT_ADDRESS_MAX 16u
+#define DT_AGENT_DEVICES_MAX 64u /* of an Inventory */
 
 typedef struct dt_agent dt_agent_t;
 
@@ -147,6 +148,9 @@ DT_MUST_USE dt_status_t dt_agent_engine_event(dt_agent_t *agent,
 /* Counter of real work of this process; goes out with beats. Without it they carry the number of
  * ticks. */
 void dt_agent_set_progress(dt_agent_t *agent, uint64_t progress);
+/* How busy each device of the inventory is, in its order: percent, at most DT_AGENT_DEVICES_MAX.
+ * Goes out with the next beat if it is news. */
+void dt_agent_set_busy(dt_agent_t *agent, const uint8_t *percents, uint32_t count);
 /* The configuration was loaded again: new addresses (by count), hash. Dials again only if the
  * address in use is no longer there: the caller says so. */
 void dt_agent_set_addresses(dt_agent_t *agent, uint32_t address_count, bool redial, int64_t now_ns);

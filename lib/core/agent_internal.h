@@ -57,7 +57,10 @@ struct dt_agent {
     uint64_t beat_sequence;
     uint64_t progress; /* of the daemon's work, if it ever said so */
     bool has_progress;
-    uint64_t turns; /* of the caller's loop that came to us; what beats tell otherwise */
+    uint8_t busy[DT_AGENT_DEVICES_MAX]; /* percent, by the inventory's order */
+    uint32_t busy_count;
+    bool busy_is_sent; /* since the last change, inventory and welcome */
+    uint64_t turns;    /* of the caller's loop that came to us; what beats tell otherwise */
 
     /* what is said again after a reconnect */
     uint8_t *inventory; /* packed WorkerUp, owned; NULL until set */

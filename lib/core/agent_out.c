@@ -73,12 +73,15 @@ void dt_agent_send_beat(dt_agent_t *agent)
     beat.sequence = agent->beat_sequence + 1;
     beat.progress = agent->has_progress ? agent->progress : agent->turns;
     beat.late_ns = agent->clock.late_ns;
+    if (!agent->busy_is_sent && agent->inventory_is_sent)
+        beat.busy = (ProtobufCBinaryData){agent->busy_count, agent->busy};
     up.kind_case = DTORCH__V1__WORKER_UP__KIND_BEAT;
     up.beat = &beat;
     if (!dt_agent_send(agent, &up, true))
         return; /* the next one is an interval away */
     agent->beat_sequence++;
     agent->beats_sent++;
+    agent->busy_is_sent = agent->inventory_is_sent;
 }
 
 void dt_agent_send_inventory(dt_agent_t *agent)
@@ -94,6 +97,7 @@ void dt_agent_send_inventory(dt_agent_t *agent)
     slot->action.data = copy;
     slot->action.size = agent->inventory_size;
     agent->inventory_is_sent = true;
+    agent->busy_is_sent = false; /* the controller forgot it, with the old inventory */
 }
 
 static dt_agent_queued_t *oldest_event(dt_agent_t *agent)

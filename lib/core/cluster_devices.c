@@ -209,6 +209,13 @@ static void count_engines(dt_node_t *node, const Dtorch__V1__Inventory *inventor
             node->engines_busy++;
 }
 
+void dt_cluster_take_busy(dt_node_t *node, const uint8_t *percents, uint32_t count)
+{
+    node->busy_count = count < DT_CLUSTER_DEVICES_MAX ? count : DT_CLUSTER_DEVICES_MAX;
+    for (uint32_t i = 0; i < node->busy_count; i++)
+        node->busy[i] = percents[i] < 100 ? percents[i] : 100;
+}
+
 void dt_cluster_take_inventory(dt_cluster_t *cluster, dt_node_t *node,
                                const Dtorch__V1__Inventory *inventory)
 {
@@ -228,6 +235,7 @@ void dt_cluster_take_inventory(dt_cluster_t *cluster, dt_node_t *node,
     free(node->inventory);
     node->inventory = packed;
     node->inventory_size = size;
+    node->busy_count = 0;
     if (inventory->config_hash[0])
         (void)dt_str_copy(node->config_hash, sizeof node->config_hash, inventory->config_hash);
     dt_cluster_devices_count(node);

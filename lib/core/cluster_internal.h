@@ -100,6 +100,8 @@ typedef struct dt_node {
     uint32_t device_count;
     uint32_t devices_missing, devices_failed, devices_degraded;
     uint32_t engines_busy;
+    uint8_t busy[DT_CLUSTER_DEVICES_MAX]; /* percent, by the order of `inventory`, from a beat */
+    uint32_t busy_count;
 
     /* engine events */
     dt_life_t lives[DT_CLUSTER_LIVES_MAX]; /* newest first; lives[0] is the current incarnation */
@@ -366,6 +368,8 @@ void dt_cluster_check_hellos(dt_cluster_t *cluster);
 /* cluster_devices.c */
 void dt_cluster_take_inventory(dt_cluster_t *cluster, dt_node_t *node,
                                const Dtorch__V1__Inventory *inventory);
+/* How busy the devices of the newest inventory are, `count` of at most 64 percents. */
+void dt_cluster_take_busy(dt_node_t *node, const uint8_t *percents, uint32_t count);
 void dt_cluster_devices_free(dt_node_t *node);
 dt_status_t dt_cluster_device_restore(dt_node_t *node, const Dtorch__V1__Device *device,
                                       int64_t missing_since_wall_ms);

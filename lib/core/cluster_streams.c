@@ -408,6 +408,8 @@ void dt_cluster_check_hellos(dt_cluster_t *cluster)
 static void on_beat(dt_cluster_t *cluster, dt_node_t *node, const Dtorch__V1__Beat *beat)
 {
     cluster->beats_received++;
+    if (beat->busy.len > 0)
+        dt_cluster_take_busy(node, beat->busy.data, (uint32_t)beat->busy.len);
     dt_lease_beat(&node->lease, &node->rules, beat->sequence, beat->progress, beat->late_ns);
     if (dt_lease_is_stuck(&node->lease) == node->is_stuck)
         return;

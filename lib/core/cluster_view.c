@@ -69,14 +69,20 @@ static dt_status_t show_labels(const dt_node_t *node, dt_arena_t *arena, Dtorch_
     return DT_OK;
 }
 
-/* The device of the newest inventory, else what was kept of it. */
-static Dtorch__V1__Device *newest_device(const dt_known_device_t *known,
+/* The device of the newest inventory, else what was kept of it. Not every device says how busy it
+ * is, and an inventory comes when something changed: its node knows what the engines compute. */
+static Dtorch__V1__Device *newest_device(const dt_node_t *node, const dt_known_device_t *known,
                                          const Dtorch__V1__Inventory *inventory,
                                          ProtobufCAllocator *allocator)
 {
-    for (size_t i = 0; inventory && !known->is_missing && i < inventory->n_devices; i++)
-        if (inventory->devices[i]->index == known->index)
-            return inventory->devices[i];
+    for (size_t i = 0; inventory && !known->is_missing && i < inventory->n_devices; i++) {
+        Dtorch__V1__Device *device = inventory->devices[i];
+        if (device->index != known->index)
+            continue;
+        if (node->stream && i < node->busy_count && node->busy[i] > device->utilization_percent)
+            device->utilization_percent = node->busy[i];
+        return device;
+    }
     return dtorch__v1__device__unpack(allocator, known->packed_size, known->packed);
 }
 
@@ -104,7 +110,7 @@ static dt_status_t show_devices(const dt_node_t *node, const Dtorch__V1__Invento
             return DT_ERR_NOMEM;
         dtorch__v1__node_device__init(shown);
         (void)snprintf(id, sizeof id, "%s:%" PRIu32, node->name, known->index);
-        shown->device = newest_device(known, inventory, &allocator);
+        shown->device = newest_device(node, known, inventory, &allocator);
         shown->is_missing = known->is_missing;
         shown->missing_since_wall_ms = known->is_missing ? known->missing_since_wall_ms : 0;
         shown->id = copy(arena, id);

@@ -43,7 +43,7 @@
 
 static const dt_validate_row_t version_rows[] = {FREE(major), INT(minor, 0, 1000)};
 static const dt_validate_row_t beat_rows[] = {FREE(sequence), FREE(progress),
-                                              INT(late_ns, 0, INT64_MAX)};
+                                              INT(late_ns, 0, INT64_MAX), BYTES(busy, 0, 64)};
 static const dt_validate_row_t refusal_rows[] = {ENUM(code), TEXT(text, 512), FREE(retry)};
 static const dt_validate_row_t label_rows[] = {
     ROW(key, .kind = DT_VALIDATE_LABEL_KEY),

@@ -221,16 +221,32 @@ void dt_coretest_join(dt_coretest_t *test, uint64_t stream, uint8_t node, uint64
     dt_coretest_hello(test, stream, node, incarnation, NULL);
 }
 
+static void receive_beat(dt_coretest_t *test, uint64_t stream, Dtorch__V1__Beat *beat)
+{
+    Dtorch__V1__WorkerUp up = DTORCH__V1__WORKER_UP__INIT;
+    beat->sequence = 1;
+    up.kind_case = DTORCH__V1__WORKER_UP__KIND_BEAT;
+    up.beat = beat;
+    receive(test, stream, &up);
+}
+
 void dt_coretest_beat(dt_coretest_t *test, uint64_t stream, uint64_t progress, int64_t late_ns)
 {
     Dtorch__V1__Beat beat = DTORCH__V1__BEAT__INIT;
-    Dtorch__V1__WorkerUp up = DTORCH__V1__WORKER_UP__INIT;
-    beat.sequence = 1;
     beat.progress = progress;
     beat.late_ns = late_ns;
-    up.kind_case = DTORCH__V1__WORKER_UP__KIND_BEAT;
-    up.beat = &beat;
-    receive(test, stream, &up);
+    receive_beat(test, stream, &beat);
+}
+
+void dt_coretest_beat_busy(dt_coretest_t *test, uint64_t stream, const uint8_t *percents,
+                           size_t count)
+{
+    Dtorch__V1__Beat beat = DTORCH__V1__BEAT__INIT;
+    uint8_t copy[64];
+    dt_check(count <= sizeof copy);
+    memcpy(copy, percents, count);
+    beat.busy = (ProtobufCBinaryData){count, copy};
+    receive_beat(test, stream, &beat);
 }
 
 void dt_coretest_inventory(dt_coretest_t *test, uint64_t stream, uint64_t devices, uint32_t busy)

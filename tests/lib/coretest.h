@@ -63,6 +63,8 @@ void dt_coretest_hello(dt_coretest_t *test, uint64_t stream, uint8_t node, uint6
 /* open and hello */
 void dt_coretest_join(dt_coretest_t *test, uint64_t stream, uint8_t node, uint64_t incarnation);
 void dt_coretest_beat(dt_coretest_t *test, uint64_t stream, uint64_t progress, int64_t late_ns);
+void dt_coretest_beat_busy(dt_coretest_t *test, uint64_t stream, const uint8_t *percents,
+                           size_t count);
 /* `devices` is a bit set of the indexes that are there; `busy` engines work. */
 void dt_coretest_inventory(dt_coretest_t *test, uint64_t stream, uint64_t devices, uint32_t busy);
 void dt_coretest_engine(dt_coretest_t *test, uint64_t stream, uint64_t sequence);

@@ -2,6 +2,7 @@
 #include <criterion/new/assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/agent.h"
 #include "dtorch/v1/admin.pb-c.h"
@@ -24,6 +25,20 @@ static void forget_sent(void)
         dtorch__v1__worker_up__free_unpacked(sent[--sent_count], NULL);
 }
 
+static uint8_t last_busy[DT_AGENT_DEVICES_MAX]; /* of the beat that was sent last */
+static size_t last_busy_count;
+
+static void take_beat(const dt_agent_action_t *action)
+{
+    Dtorch__V1__WorkerUp *up = dtorch__v1__worker_up__unpack(NULL, action->size, action->data);
+    cr_assert(up && dt_wire_validate(&up->base, NULL) == DT_OK);
+    beats++;
+    last_busy_count = up->beat->busy.len;
+    if (last_busy_count > 0)
+        memcpy(last_busy, up->beat->busy.data, last_busy_count);
+    dtorch__v1__worker_up__free_unpacked(up, NULL);
+}
+
 static void perform(void)
 {
     dt_agent_action_t action;
@@ -40,7 +55,7 @@ static void perform(void)
         else if (action.kind == DT_AGENT_DO_LOG && action.severity == DTORCH__V1__SEVERITY__ERROR)
             errors++;
         else if (action.kind == DT_AGENT_DO_SEND && action.is_beat)
-            beats++;
+            take_beat(&action);
         else if (action.kind == DT_AGENT_DO_SEND) {
             sent[sent_count] = dtorch__v1__worker_up__unpack(NULL, action.size, action.data);
             cr_assert(sent[sent_count] != NULL);
@@ -250,6 +265,33 @@ Test(agent, beats_each_interval_once_it_is_welcomed)
     }
     cr_assert_geq(beats, 39);
     cr_assert_leq(beats, 41);
+}
+
+Test(agent, tells_how_busy_devices_are_with_the_beat_after_a_change_and_after_an_inventory)
+{
+    static const uint8_t percents[] = {3, 100};
+    Dtorch__V1__Inventory inventory = DTORCH__V1__INVENTORY__INIT;
+    go_online();
+    dt_agent_set_busy(agent, percents, 2);
+    pass(250);
+    cr_assert_eq(last_busy_count, 0, "without an inventory nobody knows of which devices");
+    inventory.cpu_count = 1;
+    cr_assert_eq(dt_agent_set_inventory(agent, &inventory, now_ns, NULL), DT_OK);
+    for (int i = 0; i < 3; i++) {
+        beat();
+        pass(250);
+        cr_assert_eq(last_busy_count, i == 0 ? 2 : 0, "once, at its change");
+        cr_assert(i > 0 || memcmp(last_busy, percents, 2) == 0);
+    }
+    dt_agent_set_busy(agent, percents, 2);
+    beat();
+    pass(250);
+    cr_assert_eq(last_busy_count, 0, "it is the same");
+    inventory.cpu_count = 2;
+    cr_assert_eq(dt_agent_set_inventory(agent, &inventory, now_ns, NULL), DT_OK);
+    beat();
+    pass(250);
+    cr_assert_eq(last_busy_count, 2, "the controller forgot it with the old inventory");
 }
 
 Test(agent, suspects_a_silent_controller_then_drops_it_and_dials_at_once)

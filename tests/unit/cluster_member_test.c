@@ -269,6 +269,33 @@ Test(cluster_member, shows_missing_devices_until_they_return_by_themselves)
     dt_arena_fini(&arena);
 }
 
+static uint32_t load_of(dt_arena_t *arena, size_t device)
+{
+    return dt_coretest_node(test, arena, "n1")->devices[device]->device->utilization_percent;
+}
+
+Test(cluster_member, shows_how_busy_devices_are_as_the_node_says)
+{
+    const uint8_t busy[] = {20, 250, 7};
+    dt_arena_t arena;
+    dt_arena_init(&arena, DT_WIRE_ARENA_MAX);
+    dt_coretest_join(test, 1, 1, 11);
+    dt_coretest_beat_busy(test, 1, busy, 3); /* of no device */
+    dt_coretest_inventory(test, 1, 0xd, 0);
+    cr_assert_eq(load_of(&arena, 0), 0);
+    dt_coretest_beat_busy(test, 1, busy, 3);
+    cr_assert_eq(load_of(&arena, 0), 20);
+    cr_assert_eq(load_of(&arena, 1), 100);
+    cr_assert_eq(load_of(&arena, 2), 7);
+    dt_coretest_inventory(test, 1, 0x5, 0); /* the last one is gone */
+    cr_assert_eq(load_of(&arena, 0), 0);
+    cr_assert_eq(load_of(&arena, 2), 0);
+    dt_coretest_beat_busy(test, 1, busy, 1);
+    cr_assert_eq(load_of(&arena, 0), 20);
+    cr_assert_eq(load_of(&arena, 1), 0);
+    dt_arena_fini(&arena);
+}
+
 Test(cluster_member, is_degraded_when_alive_without_progress)
 {
     dt_coretest_join(test, 1, 1, 11);
