@@ -15,7 +15,7 @@ $(MAN_OUT)/dtorchctl.1: man/dtorchctl.1.in $(BUILD)/bin/dtorchctl
 $(MAN_OUT)/dtorch-protocol.7: man/dtorch-protocol.7
 	$(Q)mkdir -p $(@D) && cp $< $@
 
-.PHONY: man install deb check-deb dist check-man check-install config-files
+.PHONY: man install deb check-deb check-machines check-fresh dist check-man check-install config-files
 config-files: all ## write config/*.conf anew from the option tables
 	$(Q)for f in controllerd workerd client; do $(BUILD)/bin/dtorch-controllerd --print=$$f.conf >config/$$f.conf || exit 1; done
 man: $(MAN_PAGES:%=$(MAN_OUT)/%) ## make the manual pages into build/PRESET/man
@@ -28,6 +28,11 @@ deb: ## Debian packages into build/deb; needs dpkg-dev and patchelf
 	$(Q)sh mk/deb.sh build/release "$(VERSION)" $(if $(TORCH_SO),"$(TORCH_SO)" "$(TORCH_DIR)")
 check-deb: deb ## the packages under lintian, installed into a small Debian, started by its systemd; no part of make test: needs lintian, root
 	$(Q)sh tests/system/deb.sh build/deb build/release
+check-machines: deb ## the packages on three machines, each with its own systemd and network: joined, a cable pulled, drained, upgraded; needs root
+	$(Q)sh tests/system/machines.sh build/deb $(abspath $(TORCH_DIR)/..)
+FRESH ?= both
+check-fresh: ## FRESH=demo|test|both: README's commands from nothing in a new Debian 12, which is fetched; an hour, needs root
+	$(Q)sh tests/system/fresh.sh $(FRESH)
 dist: ## a source archive that is the same from every checkout of a commit
 	$(Q)sh mk/dist.sh $(VERSION)
 check-man: man all ## mandoc -Tlint, and each program's --help against its page

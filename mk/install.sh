@@ -43,6 +43,7 @@ install -d "$lib/pkgconfig"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$(cat "$build/version")|" client/libdtorch.pc.in >"$lib/pkgconfig/libdtorch.pc"
 chmod 0644 "$lib/pkgconfig/libdtorch.pc"
 put 0644 "$root$prefix/share/dtorch/examples" client/examples/*.c
+put 0644 "$root$prefix/share/dtorch/examples/python" client/python/examples/*.py
 if [ $# -ge 5 ]; then
     put 0755 "$lib/dtorch/backends" "$4"
     echo "the torch backend uses LibTorch in $5 (its rpath; build with TORCH_DIR= of a lasting place, or change it with patchelf)"

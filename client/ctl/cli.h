@@ -66,6 +66,7 @@ typedef enum dt_ctl_option_id {
     DT_CTL_OPT_TOKEN_FILE,
     DT_CTL_OPT_DEVICES,
     DT_CTL_OPT_RACK,
+    DT_CTL_OPT_TORCH,
     DT_CTL_OPT_STATE_DIR,
     DT_CTL_OPT_DIR,
     DT_CTL_OPT_FORCE,

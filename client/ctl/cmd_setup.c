@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "ctl.h"
+#include "libtorch.h"
 #include "pki/pki.h"
 #include "text.h"
 
@@ -505,9 +506,22 @@ static const char *controllers_of(dt_ctl_t *ctl, const char **ret_first, bool *r
     return text;
 }
 
+/* Say what comes next, and where tensors will be computed if LibTorch is still to be found. */
+static void tell_worker_next(dt_ctl_t *ctl, bool is_linked)
+{
+    if (!is_linked && !dt_ctl_libtorch_is_known(ctl))
+        dt_ctl_note(ctl,
+                    "LibTorch is not known here: without it a CPU is a device for few "
+                    "operators, and a GPU none.\n"
+                    "            --torch=DIR --force names a Python environment that has PyTorch");
+    dt_ctl_note(ctl, "Next        systemctl enable --now dtorch-workerd");
+}
+
 int dt_ctl_setup_worker(dt_ctl_t *ctl)
 {
     struct setup setup = {.ctl = ctl};
+    dt_ctl_libtorch_t libtorch;
+    const char *torch = dt_ctl_option(ctl, DT_CTL_OPT_TORCH);
     char text[DT_PKI_TOKEN_SIZE] = "";
     dt_pki_token_t token;
     const char *first;
@@ -523,6 +537,8 @@ int dt_ctl_setup_worker(dt_ctl_t *ctl)
             "another machine's controller wants a join token: --token-file=FILE, or "
             "- for the standard input\n  make one  dtorchctl token create   (there)");
     int code = set_dir(&setup);
+    if (code == DT_CTL_EXIT_OK && torch)
+        code = dt_ctl_libtorch_find(ctl, torch, &libtorch);
     if (code == DT_CTL_EXIT_OK && has_token)
         code = read_token(ctl, text, &token);
     if (code == DT_CTL_EXIT_OK)
@@ -534,7 +550,9 @@ int dt_ctl_setup_worker(dt_ctl_t *ctl)
     }
     if (code == DT_CTL_EXIT_OK)
         code = finish(&setup);
+    if (code == DT_CTL_EXIT_OK && torch)
+        code = dt_ctl_libtorch_link(ctl, &libtorch);
     if (code == DT_CTL_EXIT_OK)
-        dt_ctl_note(ctl, "Next        systemctl enable --now dtorch-workerd");
+        tell_worker_next(ctl, torch != NULL);
     return code;
 }

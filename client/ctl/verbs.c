@@ -96,6 +96,8 @@ const dt_ctl_option_t dt_ctl_options[DT_CTL_OPT_COUNT] = {
                             "devices to offer, as Devices= in dtorch.conf(5)"},
     [DT_CTL_OPT_RACK] = {DT_CTL_TYPE_TEXT, 0, "rack", "NAME", false, NULL,
                          "rack of this node, for the topology"},
+    [DT_CTL_OPT_TORCH] = {DT_CTL_TYPE_TEXT, 0, "torch", "DIR", false, NULL,
+                          "Python environment whose PyTorch the torch backend uses"},
     [DT_CTL_OPT_STATE_DIR] = {DT_CTL_TYPE_TEXT, 0, "state-dir", "DIR", false, NULL,
                               "the daemon's state directory, if not the usual one"},
     [DT_CTL_OPT_DIR] = {DT_CTL_TYPE_TEXT, 0, "dir", "DIR", false, NULL,
@@ -651,15 +653,19 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      0,
      SETUP | DT_CTL_BIT(DT_CTL_OPT_NAME) | DT_CTL_BIT(DT_CTL_OPT_CONTROLLER) |
          DT_CTL_BIT(DT_CTL_OPT_TOKEN_FILE) | DT_CTL_BIT(DT_CTL_OPT_DEVICES) |
-         DT_CTL_BIT(DT_CTL_OPT_RACK),
+         DT_CTL_BIT(DT_CTL_OPT_RACK) | DT_CTL_BIT(DT_CTL_OPT_TORCH),
      NULL,
      NULL,
      "none",
      "Write a worker's configuration and its join token",
      "If the controller can be reached, its CA is compared with the token right away. A worker of "
      "another machine's controller takes tensors on port 7703 of all its addresses, over TLS: "
-     "DataListen= in dtorch.conf(5).",
-     {"setup worker --controller=ctl1:7700 --token-file=-"},
+     "DataListen= in dtorch.conf(5). --torch links the LibTorch of a Python environment to where "
+     "the "
+     "backend of the packages looks, PREFIX/lib/dtorch/libtorch; its release is in the package's "
+     "description.",
+     {"setup worker --controller=ctl1:7700 --token-file=-",
+      "setup worker --controller=ctl1:7700 --token-file=- --torch=/opt/torch"},
      dt_ctl_setup_worker},
     {"version",
      "",

@@ -171,6 +171,47 @@ Test(ctl_setup, a_worker_of_another_machine_takes_tensors_from_there, .init = st
     free(near);
 }
 
+/* ---- LibTorch ---- */
+
+/* Run words of the shell within the folder: a prefix with the program and a torch backend in it. */
+static dt_testrun_t run_installed(const char *words)
+{
+    char script[3000];
+    const char *bin = getenv("DT_TEST_BIN");
+    (void)snprintf(script, sizeof script,
+                   "cd '%s' && mkdir -p bin lib/dtorch/backends && cp '%s/dtorchctl' bin/ && "
+                   "touch lib/dtorch/backends/dtorch-backend-torch.so && %s",
+                   tree.root, bin ? bin : "", words);
+    const char *const args[] = {"-c", script, NULL};
+    return dt_testrun_program("/bin/sh", args, NULL);
+}
+
+static void check_installed(const char *words, int code, const char *out, const char *err)
+{
+    dt_testrun_t got = run_installed(words);
+    cr_assert(got.code == code && strstr(got.out, out) && strstr(got.err, err),
+              "%s: exit code %d, wanted %d\n%s%s", words, got.code, code, got.out, got.err);
+    dt_testrun_fini(&got);
+}
+
+#define WORKER "bin/dtorchctl setup worker --force --dir=etc --controller=/run/x.sock"
+
+Test(ctl_setup, a_python_environment_gives_the_backend_its_libtorch, .init = start, .fini = fini)
+{
+    check_installed(WORKER, 0, "written", "LibTorch is not known here");
+    check_installed(WORKER " --torch=venv", 67, "", "there is no libtorch_cpu.so in it");
+    check_installed("mkdir -p venv/lib/python3.11/site-packages/torch/lib && "
+                    "touch venv/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so && " WORKER
+                    " --torch=venv && readlink lib/dtorch/libtorch",
+                    0, "/venv/lib/python3.11/site-packages/torch/lib\n", "Next");
+    check_installed(WORKER, 0, "written", "Next        systemctl");
+    check_installed("mkdir -p other/lib && touch other/lib/libtorch_cpu.so && " WORKER
+                    " --torch=other && readlink lib/dtorch/libtorch",
+                    0, "/other/lib\n", "Next");
+    check_installed("rm lib/dtorch/backends/* && " WORKER " --torch=venv", 67, "",
+                    "the torch backend is not installed here");
+}
+
 /* ---- a cluster out of it ---- */
 
 static void start_daemon(dt_testproc_t *proc, const char *name, const char *const *args)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # usage: fresh.sh demo|test|both
 # README's two commands from nothing: in a Debian 12 that debootstrap makes, where only the package sources are configured and make
-# and git installed, `make demo` and `make test` in a clone of what is committed. The Debian is made anew in build/fresh-root and
+# and git installed, `make demo` and `make test` in a clone of what is committed; the first one again, and by a user without root. The Debian is made anew in build/fresh-root and
 # removed when all went well. What this machine says of its network goes along: resolver, hosts, certificates, the settings of apt and
 # pip, and the proxy variables. MIRROR= is where Debian comes from. Output goes to build/fresh-COMMAND.log, which is also shown.
 # Says how long each took, what came over the network and how much the disk grew. Ends with "fresh: N passed, N failed".
@@ -18,7 +18,8 @@ if [ "$what" = inside ]; then # as the first process of its own namespaces: FOLD
     mount --make-rprivate / && mount --bind . . && cd "$PWD" || exit
     mount -t proc proc proc && mount --rbind /sys sys && mount --rbind /dev dev && mount -t tmpfs tmpfs run || exit
     mkdir -p .old && pivot_root . .old && umount -l /.old || exit
-    cd /root/dtorch && exec "$@"
+    cd /srv/dtorch && "$@" # not exec: who ends without a parent is waited for by the first process
+    exit
 fi
 
 is() { # WHAT STATUS: 0 is good
@@ -48,7 +49,7 @@ make_root() {
     grep -lsE 'Proxy|Verify-|CaInfo|Check-' /etc/apt/apt.conf /etc/apt/apt.conf.d/* | while read -r file; do
         cp "$file" "$root/etc/apt/apt.conf.d/"
     done
-    git clone --quiet --no-hardlinks . "$root/root/dtorch"
+    git clone --quiet --no-hardlinks . "$root/srv/dtorch"
 }
 
 enter() { # COMMAND...: in the Debian, with no variable but those of the network
@@ -86,6 +87,8 @@ demo | both)
     grep -q 'all of it was checked' build/fresh-demo.log
     is 'the demonstration went to its end' $?
     try demo-again make demo
+    chroot "$root" useradd --create-home ana && chroot "$root" chown -R ana: /srv/dtorch
+    try demo-by-a-user runuser -u ana -- env HOME=/home/ana make demo
     ;;
 esac
 case $what in
