@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/group.h"
 
 #define DT_BOARD_MAGIC       UINT32_C(0x42445444) /* "DTDB" */
 #define DT_BOARD_MEMBERS_MAX 512u
@@ -56,7 +57,9 @@ typedef struct dt_board_slot {
     _Atomic uint32_t is_asleep;
     uint32_t cause_bytes; /* 0: not poisoned */
     uint64_t cause_sequence;
-    int32_t failed_code; /* FAILED: a dt_status_t, and in words */
+    int32_t failed_code;         /* FAILED: a dt_status_t, and in words */
+    _Atomic uint32_t has_groups; /* before its first word: its device can be in groups */
+    dt_group_id_t group_id;      /* PUBLISHED by the first member of a group that is to be made */
     char text[400];
     uint8_t cause[DT_BOARD_CAUSE_MAX];
 } dt_board_slot_t;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shm/ring.h"
+#include "transport/grouped.h"
 #include "transport/transport_internal.h"
 
 static void text_copy(char *out, size_t size, const char *text)
@@ -351,11 +352,13 @@ static void publish(dt_transport_session_t *session)
     slot->cause_sequence = run->result.cause.sequence;
     if (run->result.cause.size > 0) {
         memcpy(slot->cause, run->cause, run->result.cause.size);
-    } else if (!buffers_set(run) || !stages_make(session)) {
+    } else if (!buffers_set(run) ||
+               !(run->is_grouped ? dt_exchange_group_offer(session) : stages_make(session))) {
         fail_here(session);
         return;
     }
-    for (uint32_t i = 0; run->result.cause.size == 0 && i < run->plan->place_count; i++) {
+    bool has_places = run->result.cause.size == 0 && !run->is_grouped;
+    for (uint32_t i = 0; has_places && i < run->plan->place_count; i++) {
         const dt_exchange_place_t *place = &run->plan->places[i];
         dt_board_buffer_t *buffer = &session->board->buffers[place->vdev];
         if (place->reach != DT_EXCHANGE_OWN)
@@ -462,6 +465,10 @@ static bool begin(dt_transport_session_t *session)
     if (causes_read(session)) {
         run->state = DT_TRANSPORT_WAIT_DONE;
         arrive(session, DT_BOARD_DONE);
+    } else if (run->is_grouped) {
+        run->state = DT_TRANSPORT_GROUP;
+        if (!dt_exchange_group_begin(session))
+            fail_here(session);
     } else if (!peers_resolve(session)) {
         fail_here(session);
     } else {
@@ -630,6 +637,46 @@ static bool links_are_sent(dt_transport_session_t *session)
     return true;
 }
 
+/* ---- groups ---- */
+
+/* The library does not notice that a member is gone; the board does. */
+static bool group_is_whole(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
+    for (uint32_t i = 0; i < run->plan->member_count; i++) {
+        uint32_t member = run->plan->members[i];
+        arrival_t arrival =
+            member == session->world.self ? ARRIVAL_NOT_YET : look(session, member, DT_BOARD_DONE);
+        if (arrival != ARRIVAL_FAILED && arrival != ARRIVAL_GONE)
+            continue;
+        dt_exchange_group_leave(session);
+        fail_of(session, member, arrival);
+        fail(session);
+        return false;
+    }
+    return true;
+}
+
+static bool group_step(dt_transport_session_t *session)
+{
+    dt_transport_run_t *run = &session->run;
+    bool has_moved;
+    if (!group_is_whole(session))
+        return true;
+    dt_status_t status = dt_exchange_group_step(session, &has_moved);
+    if (status == DT_ERR_AGAIN)
+        return has_moved;
+    if (status != DT_OK) {
+        dt_exchange_group_leave(session);
+        fail_here(session);
+        return true;
+    }
+    run->state = DT_TRANSPORT_WAIT_DONE;
+    run->wait = 0;
+    arrive(session, DT_BOARD_DONE);
+    return true;
+}
+
 /* ---- the end ---- */
 
 static bool wave1(dt_transport_session_t *session)
@@ -658,6 +705,10 @@ static bool wait_done(dt_transport_session_t *session)
     stages_drop(session);
     if (run->result.cause.size > 0)
         run->result.status = DT_ERR_PEER;
+    else if (run->result.status == DT_OK)
+        dt_exchange_group_decide(session);
+    else if (run->is_grouped)
+        dt_exchange_group_leave(session);
     run->state = DT_TRANSPORT_LEAVE;
     if (!has_failed_word(session))
         arrive(session, DT_BOARD_ENDED);
@@ -713,6 +764,8 @@ static bool state_step(dt_transport_session_t *session)
         return wait_done(session);
     case DT_TRANSPORT_LEAVE:
         return leave(session);
+    case DT_TRANSPORT_GROUP:
+        return group_step(session);
     default:
         return false;
     }

@@ -78,6 +78,15 @@ typedef struct dt_exchange_send {
     int64_t sizes[DT_META_DIM_MAX];
 } dt_exchange_send_t;
 
+/* Whether the exchanges of a plan go by a group of devices; grouped.h. */
+typedef enum dt_exchange_grouping {
+    DT_EXCHANGE_NOT_SEEN, /* no exchange has ended well yet */
+    DT_EXCHANGE_BY_HOST,
+    DT_EXCHANGE_GROUPED,
+} dt_exchange_grouping_t;
+
+typedef struct dt_exchange_grouped dt_exchange_grouped_t;
+
 struct dt_exchange_plan {
     char text[320]; /* for people: what, which tensor, from where to where */
     dt_meta_t meta;
@@ -87,6 +96,8 @@ struct dt_exchange_plan {
     bool is_reducing; /* the source has parts: then wave 1 is what owners have combined */
     uint32_t place_count;
     dt_exchange_place_t *places;
+    dt_exchange_grouping_t grouping;
+    dt_exchange_grouped_t *grouped; /* what a group does; NULL before the first time */
 
     /* Made for a world when it is first used in it. */
     bool is_prepared;
@@ -117,6 +128,8 @@ void dt_exchange_stages_free(dt_exchange_plan_t *plan);
 /* Put the box of a message together. */
 void dt_exchange_send_pack(const dt_exchange_plan_t *plan, const dt_exchange_send_t *send,
                            uint8_t *bytes);
+/* Free what was prepared for groups; grouped.h. */
+void dt_exchange_grouped_free(dt_exchange_plan_t *plan);
 /* Bytes of a box. */
 size_t dt_exchange_box_bytes(const dt_exchange_plan_t *plan, const int64_t *sizes);
 

@@ -135,11 +135,17 @@ dt_status_t dt_exchange_plan_create(const char *name, const dt_shard_pair_t *pai
     return DT_OK;
 }
 
+bool dt_exchange_plan_is_grouped(const dt_exchange_plan_t *plan)
+{
+    return plan->grouping == DT_EXCHANGE_GROUPED;
+}
+
 void dt_exchange_plan_free(dt_exchange_plan_t *plan)
 {
     if (!plan)
         return;
     dt_exchange_stages_free(plan);
+    dt_exchange_grouped_free(plan);
     free(plan->pieces);
     free(plan->sends);
     dt_arena_fini(&plan->arena);

@@ -10,6 +10,7 @@
 
 #include "shm/memfd.h"
 #include "shm/ring.h"
+#include "transport/grouped.h"
 #include "transport/transport_internal.h"
 
 /* Turns without progress before the thread sleeps: first it only pauses, then it gives the core to
@@ -18,12 +19,16 @@
 #define DT_TRANSPORT_YIELDS 200u
 /* What an executor does itself: two hand-overs to the thread would take longer. */
 #define DT_TRANSPORT_SMALL_BYTES ((uint64_t)256 << 10)
+/* How often an executor that sleeps is woken to look at its groups: a device wakes nobody. */
+#define DT_TRANSPORT_GROUP_MS 1
 
 struct dt_transport {
     dt_transport_options_t options;
     int wake;
     bool owns_wake;
     dt_list_t sessions; /* executor */
+    dt_list_t grouped;  /* executor: sessions whose exchange goes by a group */
+    _Atomic uint32_t grouped_count;
     pthread_t thread;
     bool has_thread; /* executor */
     uint32_t cores;
@@ -127,8 +132,12 @@ static void thread_sleep(dt_transport_t *transport, dt_list_t *running)
     for (dt_list_t *at = running->next; at != running; at = at->next)
         count += dt_exchange_polls(DT_CONTAINER_OF(at, dt_transport_session_t, run_link),
                                    fds + count, DT_TRANSPORT_POLLS_MAX - count);
+    bool has_groups = atomic_load_explicit(&transport->grouped_count, memory_order_seq_cst) > 0;
+    int patience_ms = has_groups ? DT_TRANSPORT_GROUP_MS : -1;
     if (is_idle) /* sockets that there is no room for are looked at often */
-        (void)poll(fds, count, count < DT_TRANSPORT_POLLS_MAX ? -1 : 1);
+        (void)poll(fds, count, count < DT_TRANSPORT_POLLS_MAX ? patience_ms : 1);
+    if (has_groups && transport->options.executor >= 0)
+        dt_ring_wake(transport->options.executor);
     if (fds[0].revents)
         dt_ring_wake_clear(transport->wake);
     atomic_store_explicit(&transport->is_asleep, false, memory_order_seq_cst);
@@ -204,6 +213,7 @@ dt_status_t dt_transport_create(const dt_transport_options_t *options,
         transport->owns_wake = true;
     }
     dt_list_init(&transport->sessions);
+    dt_list_init(&transport->grouped);
     dt_list_init(&transport->mails);
     dt_list_init(&transport->ended);
     (void)pthread_mutex_init(&transport->lock, NULL);
@@ -266,6 +276,7 @@ static void session_free(dt_transport_session_t *session)
         if (session->peers[i].wake >= 0)
             (void)close(session->peers[i].wake);
     }
+    dt_exchange_groups_free(session);
     dt_board_close(session->board);
     free(session->peers);
     free(session->members);
@@ -294,6 +305,8 @@ dt_status_t dt_transport_open(dt_transport_t *transport, uint32_t instance, dt_s
     }
     session->owner = transport;
     session->moved = transport->options.moved;
+    session->owner_groups = transport->options.groups;
+    session->group_ctx = transport->options.group_ctx;
     session->instance = instance;
     session->arena = arena;
     memset(session->members, 0xff, DT_BOARD_VDEVS_MAX * sizeof *session->members);
@@ -351,6 +364,8 @@ dt_status_t dt_transport_board(dt_transport_t *transport, uint32_t instance, int
         return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a session");
     }
     session->board = board;
+    atomic_store_explicit(&board->slots[self].has_groups, session->owner_groups != NULL,
+                          memory_order_release);
     return DT_OK;
 }
 
@@ -406,6 +421,8 @@ void dt_transport_close(dt_transport_t *transport, uint32_t instance)
         (void)pthread_cond_wait(&transport->left, &transport->lock);
     dt_list_remove(&session->run_link); /* not collected any more */
     pthread_mutex_unlock(&transport->lock);
+    if (session->is_busy && session->run.is_grouped)
+        (void)atomic_fetch_sub_explicit(&transport->grouped_count, 1, memory_order_seq_cst);
     if (!session->has_quit)
         dt_exchange_quit(session, "");
     dt_list_remove(&session->link);
@@ -439,6 +456,8 @@ static dt_status_t run_fill(dt_transport_session_t *session, const dt_exchange_t
             return dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for a redistribution");
         run->buffer_cap = exchange->buffer_count;
     }
+    run->is_grouped = exchange->is_grouped;
+    run->is_issued = false;
     run->plan = exchange->plan;
     run->number = exchange->number;
     run->done = exchange->done;
@@ -455,6 +474,10 @@ static dt_status_t run_fill(dt_transport_session_t *session, const dt_exchange_t
         memcpy(run->cause, exchange->cause.bytes, size);
         run->result.cause = (dt_exchange_cause_t){exchange->cause.sequence, size, run->cause};
     }
+    if (exchange->is_grouped != dt_exchange_plan_is_grouped(exchange->plan))
+        return dt_fail(err, DT_ERR_INVALID, "dt", exchange->is_grouped,
+                       "%s: the others expect memory of the %s", exchange->plan->text,
+                       exchange->is_grouped ? "host" : "device");
     if (!exchange->plan->is_prepared)
         return dt_exchange_plan_prepare(exchange->plan, &session->world, err);
     return DT_OK;
@@ -492,7 +515,8 @@ static bool run_small(const dt_transport_t *transport, dt_transport_session_t *s
 {
     const dt_transport_run_t *run = &session->run;
     uint32_t pauses = pauses_of(transport, session);
-    if (run->plan->work_bytes > DT_TRANSPORT_SMALL_BYTES || run->plan->has_remotes)
+    bool is_big = run->plan->work_bytes > DT_TRANSPORT_SMALL_BYTES && !run->is_grouped;
+    if (is_big || run->plan->has_remotes)
         return false;
     for (uint32_t idle = 0; idle < pauses + DT_TRANSPORT_YIELDS;) {
         if (dt_exchange_step(session))
@@ -540,6 +564,12 @@ bool dt_transport_start(dt_transport_t *transport, uint32_t instance, const dt_e
         run_end(session);
         return true;
     }
+    if (session->run.is_grouped) { /* all calls of a group are ours */
+        dt_list_push(&transport->grouped, &session->run_link);
+        (void)atomic_fetch_add_explicit(&transport->grouped_count, 1, memory_order_seq_cst);
+        thread_wake(transport);
+        return false;
+    }
     pthread_mutex_lock(&transport->lock);
     session->is_running = true;
     dt_list_push(&transport->mails, &session->run_link);
@@ -548,11 +578,31 @@ bool dt_transport_start(dt_transport_t *transport, uint32_t instance, const dt_e
     return false;
 }
 
+/* Go on with what groups move. Returns whether any of it has ended. */
+static bool grouped_step(dt_transport_t *transport)
+{
+    bool has_ended = false;
+    for (dt_list_t *at = transport->grouped.next; at != &transport->grouped;) {
+        dt_transport_session_t *session = DT_CONTAINER_OF(at, dt_transport_session_t, run_link);
+        at = at->next;
+        while (dt_exchange_step(session))
+            ;
+        if (session->run.state != DT_TRANSPORT_ENDED)
+            continue;
+        dt_list_remove(&session->run_link);
+        (void)atomic_fetch_sub_explicit(&transport->grouped_count, 1, memory_order_seq_cst);
+        run_end(session); /* which may start or close others: from the start again */
+        at = transport->grouped.next;
+        has_ended = true;
+    }
+    return has_ended;
+}
+
 bool dt_transport_collect(dt_transport_t *transport)
 {
-    bool has_any = false;
+    bool has_any = !dt_list_is_empty(&transport->grouped) && grouped_step(transport);
     if (!atomic_load_explicit(&transport->has_ended, memory_order_acquire))
-        return false;
+        return has_any;
     for (;;) {
         pthread_mutex_lock(&transport->lock);
         dt_list_t *at = dt_list_pop(&transport->ended);

@@ -28,6 +28,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/group.h"
 #include "shard/redistribute.h"
 #include "shm/arena.h"
 #include "shm/engine_page.h"
@@ -45,6 +46,9 @@ typedef struct dt_exchange_plan dt_exchange_plan_t;
 DT_MUST_USE dt_status_t dt_exchange_plan_create(const char *name, const dt_shard_pair_t *pair,
                                                 dt_exchange_plan_t **ret_plan, dt_error_t *err);
 void dt_exchange_plan_free(dt_exchange_plan_t *plan); /* NULL is fine */
+/* Whether the next exchange of the plan takes memory of the devices, which move it as a group:
+ * alike on all members. Threads: the executor's. */
+bool dt_exchange_plan_is_grouped(const dt_exchange_plan_t *plan);
 
 /* One vdev of this engine that is on either mesh. Both shards are row-major without gaps (the local
  * sizes of lib/shard); source and target of all buffers are apart. In the session's arena nothing
@@ -77,6 +81,8 @@ typedef struct dt_exchange {
                         2^60 */
     const dt_exchange_buffer_t *buffers; /* (buffer_count) each vdev of ours on either mesh */
     uint32_t buffer_count;
+    bool is_grouped; /* buffers are memory of our device; as dt_exchange_plan_is_grouped() says. It
+                        goes on in dt_transport_collect() only */
     /* What is not to be moved: an input of ours is poisoned, or there was no memory for a target.
      * Start all the same: the others wait for us. */
     dt_exchange_cause_t cause;
@@ -90,6 +96,8 @@ typedef struct dt_transport_options {
     int executor; /* kept; eventfd, written when there is something to collect; -1: none */
     _Atomic uint64_t *moved; /* (DT_ENGINE_MOVED_COUNT) kept; bytes that came from one vdev to
                                 another are added; NULL: nobody counts */
+    const dt_group_table_t *groups; /* kept; of our device; NULL: it can be in no group */
+    void *group_ctx;                /* kept, open until dt_transport_free() */
 } dt_transport_options_t;
 
 /* Ownership: gives *ret_transport, free with dt_transport_free(). The thread is started with the

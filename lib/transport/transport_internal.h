@@ -34,6 +34,7 @@ typedef enum dt_transport_state {
     DT_TRANSPORT_WAIT_DONE,
     DT_TRANSPORT_LEAVE, /* until all know what we know */
     DT_TRANSPORT_ENDED,
+    DT_TRANSPORT_GROUP, /* after WAIT_PUBLISHED, in place of the waves */
 } dt_transport_state_t;
 
 /* A buffer that is not in the arena has a block there while it is moved. */
@@ -48,15 +49,19 @@ typedef struct dt_transport_run {
     dt_exchange_buffer_t *buffers; /* (buffer_cap) */
     dt_transport_stage_t *stages;  /* (buffer_cap) */
     uint32_t buffer_count, buffer_cap;
-    uint32_t next;  /* piece */
-    uint32_t wait;  /* members[0 .. wait) have come */
-    bool has_links; /* members on other hosts take part */
-    bool has_wave0; /* all our pieces of wave 0 are done */
-    uint8_t *cause; /* (DT_TRANSPORT_CAUSE_MAX) */
+    uint32_t next;   /* piece */
+    uint32_t wait;   /* members[0 .. wait) have come */
+    bool has_links;  /* members on other hosts take part */
+    bool has_wave0;  /* all our pieces of wave 0 are done */
+    bool is_grouped; /* by a group of devices, on the executor; grouped.h */
+    bool is_issued;  /* and has begun to move */
+    uint8_t *cause;  /* (DT_TRANSPORT_CAUSE_MAX) */
     dt_exchange_result_t result;
     void (*done)(void *arg, const dt_exchange_result_t *result);
     void *arg;
 } dt_transport_run_t;
+
+typedef struct dt_transport_group dt_transport_group_t;
 
 typedef struct dt_transport_session {
     dt_list_t link;     /* in transport.sessions; executor */
@@ -76,6 +81,13 @@ typedef struct dt_transport_session {
     bool has_quit;   /* executor: the others were told not to wait for us */
     bool is_running; /* by the lock: the thread has it */
     _Atomic bool is_closing;
+    /* Of groups, all the executor's: grouped.h. */
+    const dt_group_table_t *owner_groups; /* NULL: our device can be in none */
+    void *group_ctx;
+    dt_transport_group_t *groups;
+    uint64_t group_generation;
+    uint8_t *scratch; /* of the device, for boxes on their way */
+    uint64_t scratch_bytes;
     dt_transport_run_t run; /* the thread's while it is running */
 } dt_transport_session_t;
 

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "backend/nccl/nccl.h"
 #include "shm/memfd.h"
 #include "shm/ring.h"
 #include "transport/reduce.h"
@@ -109,27 +110,51 @@ void dt_rig_open(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
     dt_rig_open_hosts(rig, engine_count, session_count, engine_of, one_host, DT_RIG_PLAIN);
 }
 
-void dt_rig_open_hosts(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
-                       const uint8_t *engine_of, const uint8_t *host_of, dt_rig_how_t how)
+static void open_all(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count)
 {
     dt_error_t err = {0};
-    memset(rig, 0, sizeof *rig);
-    rig->has_tls = how == DT_RIG_TLS;
     rig->engine_count = engine_count;
     rig->session_count = session_count;
-    memcpy(rig->engine_of, engine_of, sizeof rig->engine_of);
-    memcpy(rig->host_of, host_of, engine_count);
     for (uint32_t e = 0; e < engine_count; e++) {
         dt_rig_engine_t *engine = &rig->engines[e];
         if (dt_ring_wake_create(&engine->wake, &err) != DT_OK ||
             dt_ring_wake_create(&engine->executor, &err) != DT_OK)
             die("eventfd", &err);
-        const dt_transport_options_t options = {.wake = engine->wake, .executor = engine->executor};
+        const dt_transport_options_t options = {.wake = engine->wake,
+                                                .executor = engine->executor,
+                                                .groups = rig->groups[e] ? dt_nccl_groups() : NULL,
+                                                .group_ctx = rig->groups[e]};
         if (dt_transport_create(&options, &engine->transport, &err) != DT_OK)
             die("transport", &err);
     }
     for (uint32_t s = 0; s < session_count; s++)
         session_open(rig, s);
+}
+
+void dt_rig_open_groups(dt_rig_t *rig, uint32_t engine_count, const uint8_t *engine_of,
+                        const char *library, uint32_t without)
+{
+    dt_error_t err = {0};
+    memset(rig, 0, sizeof *rig);
+    memcpy(rig->engine_of, engine_of, sizeof rig->engine_of);
+    rig->is_in_heap = true;
+    for (uint32_t e = 0; e < engine_count; e++) {
+        const dt_group_options_t options = {
+            .device = (int32_t)e, .library = library, .runtime = library};
+        if (e != without && dt_nccl_groups()->open(&options, &rig->groups[e], &err) != DT_OK)
+            die("groups", &err);
+    }
+    open_all(rig, engine_count, 1);
+}
+
+void dt_rig_open_hosts(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
+                       const uint8_t *engine_of, const uint8_t *host_of, dt_rig_how_t how)
+{
+    memset(rig, 0, sizeof *rig);
+    rig->has_tls = how == DT_RIG_TLS;
+    memcpy(rig->engine_of, engine_of, sizeof rig->engine_of);
+    memcpy(rig->host_of, host_of, engine_count);
+    open_all(rig, engine_count, session_count);
 }
 
 void dt_rig_close(dt_rig_t *rig)
@@ -141,6 +166,7 @@ void dt_rig_close(dt_rig_t *rig)
     }
     for (uint32_t e = 0; e < rig->engine_count; e++) {
         dt_transport_free(rig->engines[e].transport);
+        dt_nccl_groups()->close(rig->groups[e]);
         for (uint32_t s = 0; s < rig->session_count; s++) {
             dt_shm_arena_close(rig->engines[e].arenas[s]);
             (void)close(rig->engines[e].arena_fds[s]);
@@ -371,7 +397,8 @@ static void buffers_make(dt_rig_t *rig, uint32_t engine, uint32_t session, const
         }
         if (to >= 0 &&
             dt_shard_box(&c->to, &c->to_mesh, c->meta.ndim, c->meta.sizes, (uint32_t)to, &box))
-            move->targets[at] = block_new(rig, engine, session, box_count(&box) * item);
+            move->targets[at] =
+                block_new(rig, engine, session, move->target_bytes[at] = box_count(&box) * item);
     }
 }
 
@@ -423,6 +450,36 @@ void dt_rig_finish(dt_rig_t *rig)
             if (fds[e].revents)
                 dt_ring_wake_clear(fds[e].fd);
     }
+}
+
+uint32_t dt_rig_again(dt_rig_t *rig, uint32_t session, uint32_t absent)
+{
+    uint32_t grouped = 0;
+    rig->number++;
+    for (uint32_t e = 0; e < rig->engine_count; e++) {
+        dt_rig_move_t *move = &rig->engines[e].moves[session];
+        dt_exchange_buffer_t buffers[DT_RIG_VDEVS_MAX];
+        if (move->vdev_count == 0 || e == absent)
+            continue;
+        for (uint32_t i = 0; i < move->vdev_count; i++) {
+            buffers[i] = (dt_exchange_buffer_t){move->vdevs[i], move->sources[i], move->targets[i]};
+            if (move->targets[i])
+                memset(move->targets[i], 0xa5, move->target_bytes[i]);
+        }
+        dt_exchange_t exchange = {.plan = move->plan,
+                                  .number = rig->number,
+                                  .buffers = buffers,
+                                  .buffer_count = move->vdev_count,
+                                  .is_grouped = dt_exchange_plan_is_grouped(move->plan),
+                                  .done = on_done,
+                                  .arg = move};
+        if (rig->cause_of == e + 1)
+            exchange.cause = (dt_exchange_cause_t){1, 6, (const uint8_t *)"poison"};
+        grouped += exchange.is_grouped;
+        move->is_done = false;
+        (void)dt_transport_start(rig->engines[e].transport, session, &exchange);
+    }
+    return grouped;
 }
 
 void dt_rig_drop(dt_rig_t *rig, uint32_t session)

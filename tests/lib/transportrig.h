@@ -29,6 +29,7 @@ typedef struct dt_rig_move {
     uint32_t vdevs[DT_RIG_VDEVS_MAX];
     void *sources[DT_RIG_VDEVS_MAX];
     void *targets[DT_RIG_VDEVS_MAX];
+    size_t target_bytes[DT_RIG_VDEVS_MAX];
     bool is_started, is_done;
     dt_status_t status;
     dt_error_t err;
@@ -51,8 +52,10 @@ typedef struct dt_rig {
     dt_board_t *boards[DT_RIG_SESSIONS_MAX][DT_RIG_ENGINES_MAX]; /* by session and host */
     uint8_t engine_of[DT_RIG_VDEVS_MAX];                         /* in all sessions */
     uint64_t number;
-    bool is_in_heap; /* buffers are not in the arena */
-    bool has_tls;    /* between hosts */
+    bool is_in_heap;   /* buffers are not in the arena */
+    bool has_tls;      /* between hosts */
+    uint32_t cause_of; /* 1 + the engine whose input is poisoned in dt_rig_again(); 0: none is */
+    void *groups[DT_RIG_ENGINES_MAX]; /* contexts of device/group.h; NULL: none */
 } dt_rig_t;
 
 /* `engine_of` (DT_RIG_VDEVS_MAX) says who runs a vdev. Any failure ends the process. */
@@ -62,6 +65,14 @@ void dt_rig_open(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
 typedef enum dt_rig_how { DT_RIG_PLAIN, DT_RIG_TLS } dt_rig_how_t;
 void dt_rig_open_hosts(dt_rig_t *rig, uint32_t engine_count, uint32_t session_count,
                        const uint8_t *engine_of, const uint8_t *host_of, dt_rig_how_t how);
+/* One host, and devices that form groups by `library`, which plays NCCL and CUDA, or NULL: an
+ * engine without it is `without` (UINT32_MAX: none is). Buffers are of the heap. */
+void dt_rig_open_groups(dt_rig_t *rig, uint32_t engine_count, const uint8_t *engine_of,
+                        const char *library, uint32_t without);
+/* Move what was moved once more, with the same plans, into targets that are cleared before; not on
+ * engine `absent`. The engines go on when dt_rig_finish() is called. Returns on how many it goes by
+ * a group. */
+uint32_t dt_rig_again(dt_rig_t *rig, uint32_t session, uint32_t absent);
 void dt_rig_close(dt_rig_t *rig);
 
 /* A case: placements as words, "R", "S0", "Psum", one for each mesh dimension, parted by spaces. */
