@@ -134,8 +134,9 @@ static bool measure(const walk_t *w, cut_t *cut)
         cut->is_even = cut->is_even && is_even(w, cut, size, 1);
     }
     if (c->rule->family == DT_SHARD_FAMILY_CONV) { /* no kernel for zero channels */
-        int64_t local = c->divisors[cut->label] ? cut->size / c->divisors[cut->label] : 0;
-        if ((w->parts - 1) * ((local + w->parts - 1) / w->parts) >= local)
+        int64_t unit = cut->unit, others = c->divisors[cut->label] * cut->groups;
+        int64_t units = others ? (cut->size / others + unit - 1) / unit : 0;
+        if ((w->parts - 1) * ((units + w->parts - 1) / w->parts) >= units)
             return false;
     }
     return true;
