@@ -23,6 +23,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/list.h"
+#include "base/look.h"
 #include "base/status.h"
 #include "dtorch/v1/session.pb-c.h"
 #include "loop/child.h"
@@ -46,6 +47,7 @@
 #define DT_CLIENT_LINGER_NS     INT64_C(50000)
 #define DT_CLIENT_LINGER_MAX_NS INT64_C(1000000) /* in a long run */
 #define DT_CLIENT_LINGER_LOOK   8u               /* records between two looks at the clock */
+#define DT_CLIENT_LOOK_NS       INT64_C(200000)  /* that who waits looks for its answer at most */
 #define DT_CLIENT_TICK_NS       INT64_C(1000000)
 #define DT_CLIENT_STOP_LOOK_NS  INT64_C(20000000) /* between two questions whether to wait on */
 #define DT_CLIENT_TICKS_IDLE    32u               /* ticks without work, then they stop */
@@ -481,6 +483,7 @@ struct dt_session {
     uint64_t releases;     /* how often the lock was released by who waited */
     uint32_t waiter_count; /* threads in dt_client_wait() */
     uint32_t answer_waits; /* of them those in dt_client_await() */
+    dt_look_t look;        /* for answers, before who waits for them sleeps */
     bool may_defer;        /* who holds the lock is about to wait: a kick may be left to that */
     bool sends_itself;     /* likewise, to the end of its call: dt_client_unlock_sent() */
     bool must_kick;        /* it was left */

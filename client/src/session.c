@@ -1,6 +1,7 @@
 /* Sessions: their begin and end, what is known of them, fork(). */
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -83,20 +84,29 @@ void dt_client_changed(dt_session_t *session)
 }
 
 /* Turn in the I/O thread's place until something has changed: what is waited for comes to this very
- * thread. Lock held, released meanwhile. */
+ * thread. At first it only looks, and lets others run between: to be woken takes longer than most
+ * answers do. Lock held, released meanwhile. */
 static bool wait_leading(dt_session_t *session, bool must_pump, int64_t deadline_ns)
 {
     uint64_t seen = session->changes;
-    bool is_late = false;
+    bool is_late = false, is_looking = dt_look_begin(&session->look);
+    int64_t look_ns = dt_loop_now_ns() + DT_CLIENT_LOOK_NS;
     pthread_mutex_unlock(&session->lock);
     if (must_pump)
         dt_client_io_woken(session);
     pthread_mutex_lock(&session->lock);
     while (session->changes == seen && !is_late) {
         pthread_mutex_unlock(&session->lock);
-        dt_rpc_turn(session->io.rpc, deadline_ns);
-        is_late = deadline_ns != INT64_MAX && dt_loop_now_ns() >= deadline_ns;
+        if (is_looking)
+            (void)sched_yield();
+        dt_rpc_turn(session->io.rpc, is_looking ? 0 : deadline_ns);
+        int64_t now_ns = dt_loop_now_ns();
+        is_late = now_ns >= deadline_ns;
         pthread_mutex_lock(&session->lock);
+        if (is_looking && (session->changes != seen || now_ns >= look_ns)) {
+            dt_look_end(&session->look, now_ns < look_ns);
+            is_looking = false;
+        }
     }
     dt_rpc_leave(session->io.rpc, session->should_end);
     if (session->waiter_count > 1) /* one of the others leads now */

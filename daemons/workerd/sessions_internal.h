@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/list.h"
+#include "base/look.h"
 #include "chunk.h"
 #include "dtorch/v1/session.pb-c.h"
 #include "engine_channel.h"
@@ -102,7 +103,7 @@ typedef struct dt_node_instance {
     bool has_relay;    /* the program has had a stream for bytes to the controller */
     bool has_withheld; /* bytes of values: nobody was there whom they could have reached */
     bool is_overdue;   /* that was so at the last look, with a connection: nobody has asked */
-    int32_t looks;     /* how well it paid to look for answers, see dt_node_up_look() */
+    dt_look_t look;    /* for answers, see dt_node_up_look() */
 } dt_node_instance_t;
 
 struct dt_node_sessions {

@@ -1,3 +1,4 @@
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,10 +8,6 @@
 
 #define DT_NODE_TOGETHER_BYTES 16384u /* of small messages that wait for each other */
 #define DT_NODE_LOOK_NS        INT64_C(40000)
-#define DT_NODE_LOOK_MISS      4   /* what a look in vain counts against one that paid */
-#define DT_NODE_LOOK_MOST      16  /* what lies in store of those that paid */
-#define DT_NODE_LOOK_REST      256 /* frames without a look, when nothing is left of it */
-#define DT_NODE_LOOK_ANEW      12 /* what lies in store after a rest: one that missed says little */
 
 bool dt_node_up_keep(dt_node_instance_t *instance, const uint8_t *bytes, size_t size)
 {
@@ -176,28 +173,24 @@ static bool has_answer(const dt_node_instance_t *instance)
 
 void dt_node_up_look(dt_node_instance_t *instance)
 {
-    int64_t until_ns;
-    bool has_one;
-    if (instance->looks < 0) { /* it did not pay: not again for a while */
-        if (++instance->looks == 0)
-            instance->looks = DT_NODE_LOOK_ANEW;
+    if (!dt_look_begin(&instance->look))
         return;
-    }
     for (uint32_t i = 0; i < instance->member_count; i++)
         if (instance->members[i].host)
             dt_ring_cancel_sleep(&instance->members[i].up);
-    dt_rpc_catch_up(instance->owner->options.rpc); /* the engine needs a while to wake */
-    until_ns = dt_loop_now_ns() + DT_NODE_LOOK_NS;
-    do {
-        for (int i = 0; i < 16; i++)
-            dt_ring_pause();
+    int64_t until_ns = dt_loop_now_ns() + DT_NODE_LOOK_NS;
+    (void)sched_yield(); /* to the engine, if it is to run on this processor */
+    bool has_one = has_answer(instance);
+    if (!has_one)
+        dt_rpc_catch_up(instance->owner->options.rpc); /* it needs a while to wake */
+    int64_t now_ns = dt_loop_now_ns();
+    while (!has_one && now_ns < until_ns) {
+        (void)sched_yield();
         has_one = has_answer(instance);
-    } while (!has_one && dt_loop_now_ns() < until_ns);
-    instance->looks += has_one ? 1 : -DT_NODE_LOOK_MISS;
-    if (instance->looks > DT_NODE_LOOK_MOST)
-        instance->looks = DT_NODE_LOOK_MOST;
-    else if (instance->looks < 0)
-        instance->looks = -DT_NODE_LOOK_REST;
+        now_ns = dt_loop_now_ns();
+    }
+    /* Found late, since others had the processor: who sleeps is woken sooner than that. */
+    dt_look_end(&instance->look, has_one && now_ns < until_ns);
     dt_node_up_pump(instance);
 }
 

@@ -52,6 +52,7 @@ struct dt_rpc {
     bool is_lent;                  /* lead_lock; the state thread waits in park() */
     bool is_recalled;              /* lead_lock; it is needed, since nobody turns */
     bool waits_for_end;            /* lead_lock; it waits for the end of a turn, with no deadline */
+    uint64_t lead_count;           /* lead_lock; how often others led */
     int64_t left_ns;               /* lead_lock; when somebody last ceased to turn */
     bool should_lend;              /* whoever turns */
     _Atomic uint64_t posted_count; /* wakes posted */

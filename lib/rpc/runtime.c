@@ -358,6 +358,7 @@ bool dt_rpc_lead(dt_rpc_t *rpc)
     bool is_mine = rpc->is_lent && !rpc->is_led;
     if (is_mine) {
         rpc->is_led = true;
+        rpc->lead_count++;
         rpc->is_recalled = false; /* what it was needed for is now ours */
     }
     pthread_mutex_unlock(&rpc->lead_lock);
@@ -399,30 +400,43 @@ static void recall(dt_rpc_t *rpc)
     pthread_mutex_unlock(&rpc->lead_lock);
 }
 
+/* For a change of who leads. lead_lock held. */
+static void wait_until(dt_rpc_t *rpc, int64_t until_ns)
+{
+    const struct timespec until = {.tv_sec = until_ns / DT_RPC_NS_PER_S,
+                                   .tv_nsec = until_ns % DT_RPC_NS_PER_S};
+    (void)pthread_cond_timedwait(&rpc->lead_changed, &rpc->lead_lock, &until);
+}
+
 /* Step aside until one is needed, or others have not led for a while. */
 static void park(dt_rpc_t *rpc)
 {
+    uint64_t seen;
     rpc->should_lend = false;
     pthread_mutex_lock(&rpc->lead_lock);
     rpc->is_lent = true;
     rpc->is_led = rpc->is_recalled = false;
+    seen = rpc->lead_count;
     rpc->left_ns = dt_loop_now_ns();
     pthread_mutex_unlock(&rpc->lead_lock);
     rpc->lent(rpc->lent_arg);
     pthread_mutex_lock(&rpc->lead_lock);
     for (;;) {
         int64_t until_ns = rpc->left_ns + DT_RPC_LINGER_NS;
-        if (rpc->is_led) {
-            rpc->waits_for_end = true;
-            pthread_cond_wait(&rpc->lead_changed, &rpc->lead_lock);
+        if (rpc->is_led) { /* who leads briefly shall not have to wake us: look again later */
+            bool is_long = rpc->lead_count == seen;
+            seen = rpc->lead_count;
+            rpc->waits_for_end = is_long;
+            if (is_long)
+                pthread_cond_wait(&rpc->lead_changed, &rpc->lead_lock);
+            else
+                wait_until(rpc, dt_loop_now_ns() + DT_RPC_LINGER_NS);
             rpc->waits_for_end = false;
             continue;
         }
         if (rpc->is_recalled || dt_loop_now_ns() >= until_ns)
             break;
-        const struct timespec until = {.tv_sec = until_ns / DT_RPC_NS_PER_S,
-                                       .tv_nsec = until_ns % DT_RPC_NS_PER_S};
-        (void)pthread_cond_timedwait(&rpc->lead_changed, &rpc->lead_lock, &until);
+        wait_until(rpc, until_ns);
     }
     rpc->is_lent = false;
     rpc->is_led = true;
