@@ -3,15 +3,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/strings.h"
-#include "jobs.h"
 #include "json.h"
+#include "trace.h"
 #include "wire/record.h"
 
-#define SECONDS_MAX  60
-#define POLL_MS      100
 #define NODES_MAX    1024u
 #define STREAMS_MAX  4096u
 #define CLIENT_PID   1u
@@ -41,11 +38,8 @@ typedef struct engine_stream {
 typedef struct timeline {
     dt_ctl_t *ctl;
     FILE *file;
-    const Dtorch__V1__Job *job;
-    int64_t begun_ns;
-    uint64_t dropped_batches, dropped_events;
-    const Dtorch__V1__TimelineBatch **batches;
-    size_t batch_count, batch_cap;
+    dt_ctl_trace_t trace;
+    uint64_t dropped_events;
     lane_t lanes[NODES_MAX];
     uint32_t lane_count;
     engine_stream_t streams[STREAMS_MAX];
@@ -59,59 +53,6 @@ typedef struct timeline {
     bool is_moving[VDEVS_MAX]; /* its lane of moves has a name */
     bool has_event;
 } timeline_t;
-
-/* ---- asking ---- */
-
-static void take_page(timeline_t *t, const Dtorch__V1__Timeline *page)
-{
-    if (t->batch_count + page->n_batches > t->batch_cap) {
-        size_t cap = (t->batch_count + page->n_batches) * 2 + 64;
-        const Dtorch__V1__TimelineBatch **grown = dt_ctl_alloc(&t->ctl->pool, cap, sizeof *grown);
-        if (t->batch_count > 0)
-            memcpy(grown, t->batches, t->batch_count * sizeof *grown);
-        t->batches = grown;
-        t->batch_cap = cap;
-    }
-    for (size_t i = 0; i < page->n_batches; i++)
-        if (page->batches[i]->trace)
-            t->batches[t->batch_count++] = page->batches[i];
-    t->job = page->job;
-    t->begun_ns = page->begun_ns;
-    t->dropped_batches = page->dropped;
-}
-
-static void wait_a_moment(void)
-{
-    const struct timespec moment = {.tv_nsec = POLL_MS * DT_CLOCK_MS_NS};
-    (void)nanosleep(&moment, NULL);
-}
-
-/* Begin, and read until there is no more to come. Gives the exit code. */
-static int collect(timeline_t *t, uint64_t job, uint32_t duration_ms)
-{
-    Dtorch__V1__GetTimelineRequest request = DTORCH__V1__GET_TIMELINE_REQUEST__INIT;
-    const Dtorch__V1__Timeline *page;
-    int code;
-    request.job = job;
-    request.begin_ms = duration_ms;
-    for (;;) {
-        page =
-            dt_ctl_call(t->ctl, "GetTimeline", &request, &dtorch__v1__timeline__descriptor, &code);
-        if (!page)
-            return code;
-        if (!page->job)
-            return dt_ctl_fail(t->ctl, DT_CTL_EXIT_INTERNAL, "the controller's answer has no job");
-        take_page(t, page);
-        if (page->n_batches > 0)
-            request.after = page->batches[page->n_batches - 1]->number;
-        request.begin_ms = 0;
-        if (page->more)
-            continue;
-        if (!page->running)
-            return DT_CTL_EXIT_OK;
-        wait_a_moment();
-    }
-}
 
 /* ---- clocks ---- */
 
@@ -138,10 +79,10 @@ static void narrow(lane_t *lane, int64_t asked_ns, const Dtorch__V1__TimelineBat
 
 static void settle_clocks(timeline_t *t)
 {
-    for (size_t i = 0; i < t->batch_count; i++) {
-        lane_t *lane = *t->batches[i]->node ? lane_of(t, t->batches[i]->node) : NULL;
+    for (size_t i = 0; i < t->trace.batch_count; i++) {
+        lane_t *lane = *t->trace.batches[i]->node ? lane_of(t, t->trace.batches[i]->node) : NULL;
         if (lane)
-            narrow(lane, t->begun_ns, t->batches[i]);
+            narrow(lane, t->trace.begun_ns, t->trace.batches[i]);
     }
     for (uint32_t i = 0; i < t->lane_count; i++) {
         lane_t *lane = &t->lanes[i];
@@ -155,9 +96,9 @@ static void settle_clocks(timeline_t *t)
 static void settle_client(timeline_t *t)
 {
     int64_t least_ns = INT64_MAX;
-    for (size_t i = 0; i < t->batch_count; i++) {
-        const Dtorch__V1__TraceBatch *trace = t->batches[i]->trace;
-        for (size_t k = 0; !*t->batches[i]->node && k < trace->n_events; k++) {
+    for (size_t i = 0; i < t->trace.batch_count; i++) {
+        const Dtorch__V1__TraceBatch *trace = t->trace.batches[i]->trace;
+        for (size_t k = 0; !*t->trace.batches[i]->node && k < trace->n_events; k++) {
             const Dtorch__V1__TraceEvent *event = trace->events[k];
             if (event->client_ns && event->begin_ns - event->client_ns < least_ns)
                 least_ns = event->begin_ns - event->client_ns;
@@ -208,7 +149,8 @@ static void name_lane(timeline_t *t, const char *what, uint32_t pid, uint32_t ti
 static void name_lanes(timeline_t *t)
 {
     dt_arena_t *pool = &t->ctl->pool;
-    name_lane(t, "process_name", CLIENT_PID, 0, dt_ctl_print(pool, "client %s", t->job->program));
+    name_lane(t, "process_name", CLIENT_PID, 0,
+              dt_ctl_print(pool, "client %s", t->trace.job->program));
     name_lane(t, "thread_name", CLIENT_PID, FRAMES_TID, "ranges and steps");
     name_lane(t, "process_name", CONTROL_PID, 0, "controller");
     name_lane(t, "thread_name", CONTROL_PID, FRAMES_TID, "frames");
@@ -216,8 +158,8 @@ static void name_lanes(timeline_t *t)
     for (uint32_t i = 0; i < t->lane_count; i++)
         name_lane(t, "process_name", NODE_PID + i, 0,
                   dt_ctl_print(pool, "node %s", t->lanes[i].node));
-    for (size_t k = 0; k < t->job->n_bindings; k++) {
-        const Dtorch__V1__VdevBinding *binding = t->job->bindings[k];
+    for (size_t k = 0; k < t->trace.job->n_bindings; k++) {
+        const Dtorch__V1__VdevBinding *binding = t->trace.job->bindings[k];
         for (uint32_t i = 0; i < t->lane_count; i++)
             if (strcmp(t->lanes[i].node, binding->node) == 0)
                 name_lane(t, "thread_name", NODE_PID + i, binding->vdev,
@@ -274,7 +216,7 @@ static void put_operator(timeline_t *t, const lane_t *lane, engine_stream_t *str
     event_head(t, 'X', name ? name->operator_name : "operator", pid,
                is_move ? MOVES_TID + event->vdev : event->vdev);
     (void)fprintf(t->file, ",\"cat\":\"%s\"", is_move ? "communication" : "operator");
-    put_time(t, "ts", event->begin_ns + lane->offset_ns - t->begun_ns);
+    put_time(t, "ts", event->begin_ns + lane->offset_ns - t->trace.begun_ns);
     put_time(t, "dur", event->duration_ns);
     (void)fprintf(t->file, ",\"args\":{\"record\":%" PRIu64, event->sequence);
     if (name) {
@@ -291,7 +233,7 @@ static void put_operator(timeline_t *t, const lane_t *lane, engine_stream_t *str
 static void put_frame(timeline_t *t, const Dtorch__V1__TraceEvent *event)
 {
     event_head(t, 'X', "frame", CONTROL_PID, FRAMES_TID);
-    put_time(t, "ts", event->begin_ns - t->begun_ns);
+    put_time(t, "ts", event->begin_ns - t->trace.begun_ns);
     put_time(t, "dur", event->duration_ns);
     (void)fprintf(t->file,
                   ",\"cat\":\"frame\",\"args\":{\"record\":%" PRIu64 ",\"records\":%" PRIu64
@@ -307,7 +249,7 @@ static void put_range(timeline_t *t, const Dtorch__V1__TraceEvent *event)
         return;
     t->range_depth += is_begin ? 1 : -1u;
     event_head(t, is_begin ? 'B' : 'E', is_begin ? event->text : "", CLIENT_PID, FRAMES_TID);
-    put_time(t, "ts", client_time(t, event) - t->begun_ns);
+    put_time(t, "ts", client_time(t, event) - t->trace.begun_ns);
     (void)fprintf(t->file, ",\"cat\":\"range\",\"args\":{\"record\":%" PRIu64 "}}",
                   event->sequence);
 }
@@ -317,7 +259,7 @@ static void put_instant(timeline_t *t, const Dtorch__V1__TraceEvent *event)
     bool is_step = event->kind == DTORCH__V1__TRACE_EVENT__KIND__STEP;
     const char *name = is_step ? dt_ctl_print(&t->ctl->pool, "step %" PRIu64, event->count) : "ack";
     event_head(t, 'i', name, is_step ? CLIENT_PID : CONTROL_PID, is_step ? FRAMES_TID : ACKS_TID);
-    put_time(t, "ts", (is_step ? client_time(t, event) : event->begin_ns) - t->begun_ns);
+    put_time(t, "ts", (is_step ? client_time(t, event) : event->begin_ns) - t->trace.begun_ns);
     (void)fprintf(t->file, ",\"s\":\"t\",\"args\":{\"record\":%" PRIu64 "}}", event->sequence);
 }
 
@@ -356,26 +298,13 @@ static void put_batch(timeline_t *t, const Dtorch__V1__TimelineBatch *batch)
             put_operator(t, lane, stream, trace->events[i]);
 }
 
-/* What each engine dropped is in its last batch. */
-static void count_dropped(timeline_t *t)
-{
-    for (size_t i = 0; i < t->batch_count; i++) {
-        const Dtorch__V1__TimelineBatch *batch = t->batches[i];
-        bool is_last = true;
-        for (size_t k = i + 1; k < t->batch_count && is_last; k++)
-            is_last = t->batches[k]->trace->begun_ns != batch->trace->begun_ns ||
-                      strcmp(t->batches[k]->node, batch->node) != 0;
-        t->dropped_events += is_last ? batch->trace->dropped : 0;
-    }
-}
-
 static void put_notes(timeline_t *t)
 {
     (void)fprintf(t->file,
                   "\n],\"displayTimeUnit\":\"ns\",\"otherData\":{\"job\":%" PRIu64
                   ",\"dropped_events\":%" PRIu64 ",\"dropped_batches\":%" PRIu64 ",\"program\":",
-                  t->job->id, t->dropped_events, t->dropped_batches);
-    dt_ctl_json_text(t->file, t->job->program);
+                  t->trace.job->id, t->dropped_events, t->trace.dropped_batches);
+    dt_ctl_json_text(t->file, t->trace.job->program);
     (void)fprintf(t->file, ",\"client_times\":\"%s\",\"client_offset_ns\":%" PRId64 ",\"clocks\":[",
                   t->has_client_clock ? "of the program" : "of arrival at the controller",
                   t->client_offset_ns);
@@ -393,11 +322,11 @@ static void write_all(timeline_t *t)
 {
     (void)fputs("{\"traceEvents\":[", t->file);
     name_lanes(t);
-    for (size_t i = 0; i < t->batch_count; i++)
-        put_batch(t, t->batches[i]);
+    for (size_t i = 0; i < t->trace.batch_count; i++)
+        put_batch(t, t->trace.batches[i]);
     for (; t->range_depth > 0; t->range_depth--) { /* still open */
         event_head(t, 'E', "", CLIENT_PID, FRAMES_TID);
-        put_time(t, "ts", t->last_ns - t->begun_ns);
+        put_time(t, "ts", t->last_ns - t->trace.begun_ns);
         (void)fputc('}', t->file);
     }
     put_notes(t);
@@ -405,28 +334,24 @@ static void write_all(timeline_t *t)
 
 int dt_ctl_job_timeline(dt_ctl_t *ctl)
 {
-    int64_t seconds = 1;
     uint64_t job;
-    int code = dt_ctl_job_id(ctl, ctl->cli.args[0], &job);
+    uint32_t duration_ms;
+    int code = dt_ctl_trace_args(ctl, &job, &duration_ms);
     if (code != DT_CTL_EXIT_OK)
         return code;
-    if (ctl->cli.arg_count > 1 && (dt_str_to_i64(ctl->cli.args[1], &seconds) != DT_OK ||
-                                   seconds < 1 || seconds > SECONDS_MAX))
-        return dt_ctl_fail(ctl, DT_CTL_EXIT_USAGE, "\"%s\" is no number of seconds, 1 to %d",
-                           ctl->cli.args[1], SECONDS_MAX);
     timeline_t *t = dt_ctl_alloc(&ctl->pool, 1, sizeof *t);
     memset(t, 0, sizeof *t);
     t->ctl = ctl;
     t->file = ctl->output.screen.file;
-    code = collect(t, job, (uint32_t)seconds * 1000);
+    code = dt_ctl_trace_collect(ctl, job, duration_ms, &t->trace);
     if (code != DT_CTL_EXIT_OK)
         return code;
     settle_clocks(t);
     settle_client(t);
-    count_dropped(t);
+    t->dropped_events = dt_ctl_trace_dropped(&t->trace);
     write_all(t);
-    if (t->dropped_events + t->dropped_batches > 0)
+    if (t->dropped_events + t->trace.dropped_batches > 0)
         dt_ctl_note(ctl, "%" PRIu64 " events and %" PRIu64 " batches had no room and are missing",
-                    t->dropped_events, t->dropped_batches);
+                    t->dropped_events, t->trace.dropped_batches);
     return DT_CTL_EXIT_OK;
 }

@@ -94,6 +94,7 @@ int dt_ctl_job_ops(dt_ctl_t *ctl);
 int dt_ctl_job_errors(dt_ctl_t *ctl);
 int dt_ctl_job_cancel(dt_ctl_t *ctl);
 int dt_ctl_job_timeline(dt_ctl_t *ctl);
+int dt_ctl_job_explain_plan(dt_ctl_t *ctl);
 int dt_ctl_tensor_list(dt_ctl_t *ctl);
 int dt_ctl_top(dt_ctl_t *ctl);
 int dt_ctl_events_list(dt_ctl_t *ctl);

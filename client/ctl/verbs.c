@@ -401,6 +401,27 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      {"job timeline 12 >trace.json", "job timeline 12 5 >trace.json"},
      dt_ctl_job_timeline},
     {"job",
+     "explain-plan",
+     "JOB [SECONDS]",
+     1,
+     2,
+     LIST,
+     "job",
+     "GetPlans",
+     "viewer",
+     "Say of each operator that a job runs why it runs so: the rule of its placement, where its "
+     "tensors lie, what is moved for it, how long it takes, and the program's line",
+     "The job is traced for some seconds (1, at most 60). RULE is a line of the placement rules, "
+     "docs/placement-rules.md, with the label that is cut on each dimension of the mesh. MOVES are "
+     "redistributions just before it at the same line that it needed, with their algorithm; others "
+     "have lines of their own. BYTES are those that the busiest device receives each time, TIME "
+     "and "
+     "MOVING the mean of a run on the device that spends most, PLANNED what a move was priced at. "
+     "A "
+     "job that runs nothing meanwhile shows all that it has defined.",
+     {"job explain-plan 12", "job explain-plan 12 5 --filter 'bytes>1000000' --sort=-bytes"},
+     dt_ctl_job_explain_plan},
+    {"job",
      "cancel",
      "JOB...",
      1,

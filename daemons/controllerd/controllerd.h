@@ -142,7 +142,7 @@ dt_controllerd_unary_fn dt_controllerd_join, dt_controllerd_get_cluster, dt_cont
     dt_controllerd_revoke_token, dt_controllerd_create_key, dt_controllerd_list_keys,
     dt_controllerd_revoke_key, dt_controllerd_list_jobs, dt_controllerd_get_job,
     dt_controllerd_end_job, dt_controllerd_list_tensors, dt_controllerd_get_timeline,
-    dt_controllerd_get_usage, dt_controllerd_health_check;
+    dt_controllerd_get_plans, dt_controllerd_get_usage, dt_controllerd_health_check;
 
 /* A request that waits for the core's REPLY. */
 typedef struct dt_controllerd_ticket {

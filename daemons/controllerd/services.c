@@ -70,6 +70,8 @@ static const dt_controllerd_method_t methods[] = {
           &dtorch__v1__list_tensors_request__descriptor, dt_controllerd_list_tensors),
     UNARY(ADMIN "GetTimeline", DT_CONTROLLERD_ROLE_VIEWER,
           &dtorch__v1__get_timeline_request__descriptor, dt_controllerd_get_timeline),
+    UNARY(ADMIN "GetPlans", DT_CONTROLLERD_ROLE_VIEWER, &dtorch__v1__get_plans_request__descriptor,
+          dt_controllerd_get_plans),
     UNARY(ADMIN "GetUsage", DT_CONTROLLERD_ROLE_VIEWER, &dtorch__v1__get_usage_request__descriptor,
           dt_controllerd_get_usage),
     {.path = "/grpc.health.v1.Health/Check",

@@ -390,6 +390,18 @@ void dt_controllerd_get_timeline(dt_controllerd_t *app, dt_rpc_call_t *call,
         dt_controllerd_reply(app, call, &timeline->base);
 }
 
+void dt_controllerd_get_plans(dt_controllerd_t *app, dt_rpc_call_t *call,
+                              const ProtobufCMessage *message)
+{
+    Dtorch__V1__PlanList *list;
+    dt_error_t err;
+    if (dt_sessions_plans(app->sessions, (const Dtorch__V1__GetPlansRequest *)message,
+                          &app->reply_arena, &list, &err) != DT_OK)
+        dt_controllerd_fail(call, &err);
+    else
+        dt_controllerd_reply(app, call, &list->base);
+}
+
 void dt_controllerd_get_usage(dt_controllerd_t *app, dt_rpc_call_t *call,
                               const ProtobufCMessage *message)
 {

@@ -256,6 +256,13 @@ DT_MUST_USE dt_status_t dt_sessions_timeline(dt_sessions_t *sessions,
                                              dt_arena_t *arena, int64_t now_ns,
                                              Dtorch__V1__Timeline **ret_timeline, dt_error_t *err);
 
+/* The signatures and meshes that a job has defined, from a number on. The bytes of bodies are the
+ * session's: pack the answer before anything else happens to it. Errors: NOT_FOUND, NOMEM. */
+DT_MUST_USE dt_status_t dt_sessions_plans(const dt_sessions_t *sessions,
+                                          const Dtorch__V1__GetPlansRequest *request,
+                                          dt_arena_t *arena, Dtorch__V1__PlanList **ret_list,
+                                          dt_error_t *err);
+
 /* Tensors moved between devices by steps of one kind, as they were planned: bytes are those of the
  * device that receives most. */
 typedef struct dt_session_moved {

@@ -8,7 +8,8 @@
  *   session_place.c   nodes, binding of vdevs, loss
  *   session_bulk.c    relay of transfers
  *   session_view.c    events, what people see
- *   session_tensors.c lists of live tensors */
+ *   session_tensors.c lists of live tensors
+ *   session_plans.c   signatures and meshes for who asks what they mean */
 #ifndef DT_CORE_SESSION_INTERNAL_H
 #define DT_CORE_SESSION_INTERNAL_H
 #include "base/list.h"

@@ -554,8 +554,9 @@ static bool is_without_value(const dt_signature_t *s)
     return strcmp(s->name, "aten::empty_strided") == 0;
 }
 
-/* Is there a row on every mesh dimension for what the call is bound to? */
-static bool is_bound_row(dt_shard_call_t *call, const dt_shard_mesh_t *mesh)
+/* Is there a row on every mesh dimension for what the call is bound to? *ret_labels, if not NULL:
+ * by which label (0: by none), -1: all Replicate. */
+static bool is_bound_row(dt_shard_call_t *call, const dt_shard_mesh_t *mesh, int *ret_labels)
 {
     verification_t v = {.call = call, .mesh = mesh};
     dt_placement_t have[DT_SHARD_TENSOR_MAX];
@@ -571,6 +572,8 @@ static bool is_bound_row(dt_shard_call_t *call, const dt_shard_mesh_t *mesh)
             if (!is_row(&v, &v.row))
                 return false;
         }
+        if (ret_labels)
+            ret_labels[v.dim] = v.is_found ? v.row.label : -1;
         cut_label(call, &v.row, mesh->sizes[v.dim]);
     }
     return true;
@@ -584,7 +587,7 @@ static bool is_exact(const dt_shard_rules_t *rules, const dt_signature_t *signat
     if (is_whole(signature))
         return true;
     for (uint32_t i = 0; i < elements; i++)
-        if (!dt_shard_bind_element(rules, signature, i, &call) || !is_bound_row(&call, mesh))
+        if (!dt_shard_bind_element(rules, signature, i, &call) || !is_bound_row(&call, mesh, NULL))
             return false;
     if (elements)
         return true;
@@ -592,7 +595,7 @@ static bool is_exact(const dt_shard_rules_t *rules, const dt_signature_t *signat
         return false;
     if (call.rule->family == DT_SHARD_FAMILY_FACT)
         return !has_partial_output(signature) || is_without_value(signature);
-    return is_bound_row(&call, mesh);
+    return is_bound_row(&call, mesh, NULL);
 }
 
 /* Say what differs: what propagation makes of the inputs. */
@@ -642,4 +645,14 @@ dt_status_t dt_shard_verify(const dt_shard_rules_t *rules, const dt_signature_t 
     if (dt_shard_is_attention(signature->name))
         return dt_shard_attend_verify(signature, mesh, err);
     return is_exact(rules, signature, mesh) ? DT_OK : refuse(rules, signature, mesh, err);
+}
+
+bool dt_shard_row_labels(const dt_shard_rules_t *rules, const dt_signature_t *signature,
+                         const dt_shard_mesh_t *mesh, int *ret_labels)
+{
+    dt_shard_call_t call;
+    if (dt_shard_element_count(rules, signature) || !dt_shard_bind(rules, signature, &call) ||
+        call.rule->family == DT_SHARD_FAMILY_FACT)
+        return false;
+    return is_bound_row(&call, mesh, ret_labels);
 }

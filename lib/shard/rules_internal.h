@@ -270,4 +270,10 @@ typedef struct dt_shard_row {
 void dt_shard_rows(const dt_shard_call_t *call, uint32_t parts, const dt_placement_t *have,
                    bool is_plain, bool (*visit)(void *arg, const dt_shard_row_t *row), void *arg);
 
+/* rules.c: which row of a line's rule a signature is, on each dimension of its mesh: the label that
+ * is cut, 0 for a row by the operator's algebra, -1 for "all Replicate". False: by no line's row.
+ * Shapes: ret_labels (mesh->ndim,). */
+bool dt_shard_row_labels(const dt_shard_rules_t *rules, const dt_signature_t *signature,
+                         const dt_shard_mesh_t *mesh, int *ret_labels);
+
 #endif

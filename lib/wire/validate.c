@@ -281,6 +281,7 @@ static const dt_validate_row_t tensor_info_rows[] = {
 static const dt_validate_row_t list_jobs_rows[] = {INT(limit, 0, 1000), FREE(after)};
 static const dt_validate_row_t get_timeline_rows[] = {INT(job, 1, -1), INT(begin_ms, 0, 60000),
                                                       FREE(after)};
+static const dt_validate_row_t get_plans_rows[] = {INT(job, 1, -1), FREE(from)};
 static const dt_validate_row_t get_job_rows[] = {INT(id, 1, -1)};
 static const dt_validate_row_t end_job_rows[] = {INT(id, 1, -1), TEXT1(reason, 256), TEXT(by, 127)};
 static const dt_validate_row_t list_job_tensors_rows[] = {FREE(job), INT(limit, 0, 10000)};
@@ -535,6 +536,7 @@ static const dt_validate_table_t tables[] = {
     TABLE(trace_name, trace_name_rows, NULL),
     TABLE(trace_event, trace_event_rows, NULL),
     TABLE(get_timeline_request, get_timeline_rows, NULL),
+    TABLE(get_plans_request, get_plans_rows, NULL),
     TABLE(tensor_info, tensor_info_rows, NULL),
     TABLE(list_jobs_request, list_jobs_rows, NULL),
     TABLE(get_job_request, get_job_rows, NULL),
