@@ -1,6 +1,6 @@
 #!/bin/sh
 # usage: check-docs.sh
-# Every relative link of a document leads to a file, ARCHITECTURE.md names every folder, and decision records are
+# Every relative link of a document leads to a file, ARCHITECTURE.md names every folder and no file that is not there, and decision records are
 # numbered without a gap. Closes with "docs: N passed, N failed".
 set -u
 passed=0 failed=0
@@ -23,6 +23,13 @@ for dir in lib/*/ daemons/*/ client/*/ tests/*/ docs/*/ proto/ config/ deploy/ m
     else
         fail "docs/ARCHITECTURE.md does not name $dir"
     fi
+done
+# A file is named by its path, or by its name alone where a path of its folder went before.
+for file in $(grep -oE '`[a-z][A-Za-z0-9_/.-]*\.(c|h|cpp|py|sh|mk|def|proto|in)`' docs/ARCHITECTURE.md | tr -d '`' | sort -u); do
+    case $file in
+    */*) [ -e "$file" ] || [ -e "lib/$file" ] ;;
+    *) find lib daemons client proto mk tests -name "$file" -print -quit | grep -q . ;;
+    esac && passed=$((passed + 1)) || fail "docs/ARCHITECTURE.md names $file, which is not there"
 done
 number=0
 for record in docs/decisions/[0-9]*.md; do

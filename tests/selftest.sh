@@ -92,6 +92,8 @@ echo '[x](nowhere.md)' >>README.md
 expect 'a dead link' 'README.md links to what is not there: nowhere.md' README.md check-docs
 mkdir lib/secret
 expect 'a folder that ARCHITECTURE.md does not name' 'does not name lib/secret' lib/secret check-docs
+sed -i s,client/src/call.c,client/src/nocall.c, docs/ARCHITECTURE.md
+expect 'a file that ARCHITECTURE.md names and is not there' 'names client/src/nocall.c, which is not there' docs/ARCHITECTURE.md check-docs
 mv docs/decisions/0002-* docs/decisions/0009-far.md
 expect 'a gap in the decisions' 'is missing' 'docs/decisions/0009-far.md' check-docs
 cp "$top"/docs/decisions/0002-* docs/decisions/

@@ -124,6 +124,45 @@ Test(page, shows_a_job_with_its_devices_and_what_operators_took)
     stop(&page);
 }
 
+#define SIDE 128
+
+/* What the controller says of the only device, or -1. */
+static long load_of_device(dt_testcluster_t *tc)
+{
+    static const char name[] = "\"utilization_percent\":";
+    dt_testrun_t run = dt_testcluster_ctl(tc, "device", "list", "-o", "json", NULL);
+    const char *at = run.out ? strstr(run.out, name) : NULL;
+    long percent = at ? strtol(at + sizeof name - 1, NULL, 10) : -1;
+    dt_testrun_fini(&run);
+    return percent;
+}
+
+Test(page, a_device_is_as_busy_as_its_engine_computes)
+{
+    const int64_t sizes[] = {SIDE, SIDE};
+    static float numbers[SIDE * SIDE];
+    struct page page = start(1, "Devices=ref:1");
+    dt_session_t *session = dt_clienttest_connect(page.tc, NULL, NULL);
+    dt_tensor_t *a = dt_clienttest_f32(session, 2, sizes, numbers);
+    int64_t deadline = dt_test_now_ms() + LONG_MS;
+    cr_assert_leq(load_of_device(page.tc), 0);
+    do { /* work, until it is seen */
+        for (int i = 0; i < 20; i++) {
+            dt_tensor_t *b = dt_clienttest_call2(session, "aten::mm", a, a);
+            dt_clienttest_read(b, numbers, sizeof numbers);
+            dt_tensor_free(b);
+        }
+        cr_assert_lt(dt_test_now_ms(), deadline, "%s", dt_testcluster_logs(page.tc));
+    } while (load_of_device(page.tc) <= 0);
+    while (load_of_device(page.tc) > 0) { /* rest */
+        cr_assert_lt(dt_test_now_ms(), deadline, "%s", dt_testcluster_logs(page.tc));
+        dt_test_pause_ms(50);
+    }
+    dt_tensor_free(a);
+    dt_clienttest_disconnect(session);
+    stop(&page);
+}
+
 Test(page, carries_hostile_names_as_text)
 {
     struct page page = start(1, "Devices=ref:1");
