@@ -105,9 +105,10 @@ typedef struct dt_client_settings {
     uint64_t memory_limit_bytes;
     char *bin_dir;
     char *private_devices;
-    char *record_file; /* NULL: none */
-    bool uses_direct;  /* tensor bytes may go past the controller */
-    bool uses_window;  /* and by shared memory */
+    char *record_file;             /* NULL: none */
+    uint32_t move_warning_percent; /* of a step's bytes that one move may have; 0: any */
+    bool uses_direct;              /* tensor bytes may go past the controller */
+    bool uses_window;              /* and by shared memory */
     int64_t connect_timeout_ns;
     int64_t linger_ns, linger_max_ns;
 } dt_client_settings_t;
@@ -280,6 +281,9 @@ typedef struct dt_client_signature {
     uint32_t *inputs;     /* (input_count) metadata, interned */
     uint8_t *body;        /* as DEF_SIG says it */
     uint32_t body_bytes;
+    uint64_t bytes; /* 1 + those of its tensors; 0: not weighed. On meshes only, as the next two */
+    uint64_t moved; /* of a move: that the busiest device receives */
+    bool is_told_heavy;
     struct dt_client_plan *plans; /* what it means on meshes; the last used first */
     struct dt_client_ring *rings; /* the same of attention over a cut sequence */
     struct dt_client_rows *rows;  /* (row_count) by first row: where that dimension is cut */
@@ -476,6 +480,14 @@ typedef struct dt_client_io {
     bool is_hello_recorded;
 } dt_client_io_t;
 
+/* What a step has done so far (explain.c). */
+typedef struct dt_client_step {
+    uint64_t bytes; /* of tensors that operators took and gave */
+    uint64_t heaviest_bytes;
+    dt_client_signature_t *heaviest; /* move; NULL: none */
+    uint32_t source;                 /* its line */
+} dt_client_step_t;
+
 struct dt_session {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -553,6 +565,9 @@ struct dt_session {
     uint32_t failure_count;
     uint64_t fetched[64]; /* sequences of failures that were fetched lately */
     uint32_t fetched_count;
+
+    struct dt_client_explain *explain; /* NULL: nobody wants to know */
+    dt_client_step_t step;
 
     char **sources;         /* places of the program by number - 1 */
     uint32_t *source_index; /* open addressing: number; (source_index_cap) a power of two */
@@ -633,6 +648,13 @@ void dt_client_put_op(dt_session_t *session, const dt_record_op_t *op);
 /* The same for an operator that others must follow in the same frame. */
 void dt_client_put_part(dt_session_t *session, const dt_record_op_t *op);
 void dt_client_put_end(dt_session_t *session); /* behind the last of them */
+/* explain.c: note a record that was put. Only while session->explain is there. */
+void dt_client_explain_note(dt_session_t *session, uint32_t signature);
+/* What is put until the end of an operator is of one group. Gives what the end wants. */
+uint32_t dt_client_explain_enter(dt_session_t *session);
+void dt_client_explain_leave(dt_session_t *session, uint32_t outer);
+void dt_client_explain_fini(dt_session_t *session);
+void dt_client_weigh(const dt_session_t *session, dt_client_signature_t *signature);
 size_t dt_client_op_bound(uint32_t inputs, uint32_t outputs, uint32_t scalars);
 /* Room and put at once, for records without a number of ours. */
 dt_status_t dt_client_append(dt_session_t *session, const dt_record_t *record, dt_error_t *err);

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "client.h"
+#include "shard/redistribute.h"
 
 #define ARENA_MAX (32u << 20)
+#define MOVE_WORK UINT64_C(512) /* some 0.1 us each, once a move */
 
 /* ---- signatures of moves ---- */
 
@@ -109,6 +111,33 @@ dt_status_t dt_client_dense(dt_session_t *session, uint32_t meta, uint32_t *ret_
                : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for metadata");
 }
 
+/* By a move, at the device that receives most. */
+static uint64_t bytes_moved(const dt_session_t *session, const struct dt_client_move *key,
+                            const dt_meta_t *meta)
+{
+    const dt_mesh_t *meshes[2] = {dt_client_place_mesh(session, key->from),
+                                  dt_client_place_mesh(session, key->to)};
+    const uint64_t vdevs[2] = {key->from, key->to};
+    const dt_shard_mesh_t alone[2] = {dt_shard_mesh_single(&vdevs[0]),
+                                      dt_shard_mesh_single(&vdevs[1])};
+    uint64_t work = MOVE_WORK;
+    dt_shard_plan_t chosen;
+    dt_layout_t layouts[2];
+    for (unsigned i = 0; i < 2; i++) {
+        dt_client_place_layout(session, i ? key->to : key->from, &layouts[i]);
+        if (!meshes[i])
+            layouts[i] = dt_layout_replicate(layouts[i].mesh, 0);
+    }
+    const dt_shard_pair_t pair = {.meta = meta,
+                                  .from_mesh = meshes[0] ? &meshes[0]->shard : &alone[0],
+                                  .to_mesh = meshes[1] ? &meshes[1]->shard : &alone[1],
+                                  .from = &layouts[0],
+                                  .to = &layouts[1]};
+    if (dt_shard_plan_choose(&pair, NULL, &work, &chosen, NULL) != DT_OK)
+        return 0;
+    return (uint64_t)chosen.recv_bytes;
+}
+
 static dt_status_t move_define(dt_session_t *session, struct dt_client_move *key, dt_error_t *err)
 {
     static const dt_value_t args[] = {
@@ -132,7 +161,10 @@ static dt_status_t move_define(dt_session_t *session, struct dt_client_move *key
                           .inputs = inputs,
                           .output_count = 1,
                           .outputs = &output};
-    return dt_client_signature_define(session, &sig, &key->signature, err);
+    DT_TRY(dt_client_signature_define(session, &sig, &key->signature, err));
+    if (!is_put)
+        key->signature->moved = bytes_moved(session, key, &inputs[0].meta);
+    return DT_OK;
 }
 
 /* A tensor of the parts of all devices of its mesh, each on its own. */

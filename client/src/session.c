@@ -208,6 +208,7 @@ static void destroy(dt_session_t *session)
     free(session->has_mesh);
     free(session->sync_tensors);
     free(session->source_index);
+    dt_client_explain_fini(session);
     dt_client_track_fini(session);
     dt_client_places_fini(session);
     dt_client_metas_fini(&session->metas);

@@ -304,6 +304,7 @@ dt_status_t dt_client_settings(dt_client_settings_t *settings, const dt_connect_
     DT_TRY(find_tls(settings, &options, conf, err));
     DT_TRY(check_key(settings, err));
     DT_TRY(find_record_file(settings, &options, conf, err));
+    settings->move_warning_percent = (uint32_t)dt_conf_int(conf, "MoveWarning");
     settings->uses_direct = !dt_str_is_equal(dt_conf_enum(conf, "DataPath"), "relay");
     settings->uses_window = dt_str_is_equal(dt_conf_enum(conf, "DataPath"), "auto");
     return take_texts(settings, &options, err);

@@ -15,6 +15,19 @@
 
 /* ---- small operators ---- */
 
+static void weigh(dt_session_t *session, dt_client_signature_t *signature)
+{
+    dt_client_step_t *step = &session->step;
+    if (!signature->bytes)
+        dt_client_weigh(session, signature);
+    step->bytes += signature->bytes;
+    if (signature->moved <= step->heaviest_bytes)
+        return;
+    step->heaviest_bytes = signature->moved;
+    step->heaviest = signature;
+    step->source = session->source;
+}
+
 static void put_part(dt_session_t *session, dt_client_signature_t *signature,
                      const uint64_t *inputs, const dt_value_t *scalars, uint64_t *outputs)
 {
@@ -29,6 +42,7 @@ static void put_part(dt_session_t *session, dt_client_signature_t *signature,
         outputs[i] = session->next_tensor++;
     signature->used = dt_client_sequence(session);
     dt_client_put_part(session, &op);
+    weigh(session, signature);
 }
 
 dt_status_t dt_client_run1(dt_session_t *session, dt_client_signature_t *signature, uint64_t input,
@@ -676,6 +690,7 @@ dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *sp
             job.is_written[spread->signature->outputs[i].input] = 1;
     dt_status_t status =
         is_made ? DT_OK : dt_fail(err, DT_ERR_NOMEM, "dt", 0, "no memory for an operator");
+    uint32_t outer = dt_client_explain_enter(session);
     if (status == DT_OK && spread->signature->may_ring)
         status = dt_client_ring(session, spread, ret_outputs, &is_done, err);
     if (status == DT_OK && spread->signature->row_dim >= 0)
@@ -683,6 +698,7 @@ dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *sp
     if (status == DT_OK && !is_done)
         status = run(&job, ret_outputs, err);
     give_back(&job);
+    dt_client_explain_leave(session, outer);
     if (!is_near) {
         free(job.nodes);
         free(job.wires);

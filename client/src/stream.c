@@ -202,12 +202,16 @@ void dt_client_put(dt_session_t *session, const dt_record_t *record)
 void dt_client_put_op(dt_session_t *session, const dt_record_op_t *op)
 {
     dt_check(dt_record_put_op(&session->writer, op));
+    if (session->explain)
+        dt_client_explain_note(session, op->signature);
     appended(session);
 }
 
 void dt_client_put_part(dt_session_t *session, const dt_record_op_t *op)
 {
     dt_check(dt_record_put_op(&session->writer, op));
+    if (session->explain)
+        dt_client_explain_note(session, op->signature);
 }
 
 void dt_client_put_end(dt_session_t *session)

@@ -489,6 +489,16 @@ static const dt_conf_option_t client_options[] = {
      .more =
          "To try a program for many devices on one. 0: as the cluster binds them. 1: 8 of them. "
          "In the environment it is DTORCH_DTENSOR_IN_SAME_DEVICE."},
+    {.name = "MoveWarning",
+     .type = DT_CONF_INT,
+     .min = 0,
+     .max = 100,
+     .dflt = "10",
+     .help = "percent of a step's bytes above which one redistribution is warned of; 0: never",
+     .more =
+         "A step's bytes are those of all tensors that its operators took and gave. A program in "
+         "Python is warned at the end of an optimizer's step, once of each redistribution, if at "
+         "least 1 MiB came to a device, with the line that caused it."},
     {.name = "Record",
      .type = DT_CONF_PATH,
      .max = TEXT_MAX,

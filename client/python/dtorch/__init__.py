@@ -9,6 +9,8 @@ cluster of one node starts on this machine, and ends with the program. Only what
     dtorch.strict()         with it nothing is moved but by redistribute()
     dtorch.policy(...)      what saves moves, switched off one by one to measure it
     dtorch.distribute(...)  a model on a mesh, by a plan of dtorch.plans
+    dtorch.explain(fn, ...) what the function's operators become: rules, placements, moves, bytes, lines
+    dtorch.plot_mesh(x)     which device holds what of x, as text and as SVG
     dtorch.scalable(...)    a function over many items, each on one of the devices that are there
     dtorch.configure(...)   where to connect, how many devices, before the first use
     dtorch.Error            and its subclasses, see dtorch.errors
@@ -31,14 +33,18 @@ from dtorch.session import configure, connect, disconnect, session_info
 
 __all__ = [
     "BegunError", "DeviceMesh", "Error", "OperatorError", "Partial", "Placement", "Replicate", "Shard", "TensorFuture",
-    "arange", "configure", "connect", "disconnect", "distribute", "distribute_tensor", "empty", "eye", "fetch", "full",
-    "full_tensor", "init_device_mesh", "linspace", "ones", "plans", "policy", "rand", "randint", "randn", "randperm",
+    "arange", "configure", "connect", "disconnect", "distribute", "distribute_tensor", "empty", "explain", "eye", "fetch", "full",
+    "full_tensor", "init_device_mesh", "linspace", "ones", "plans", "plot_mesh", "policy", "rand", "randint", "randn", "randperm",
     "redistribute", "scalable", "session_info", "shards", "strict", "to_torch", "zeros"]
 
 if TYPE_CHECKING:
     from dtorch import plans
     from dtorch._distribute import distribute
+    from dtorch._explain import explain
+    from dtorch._plot import plot_mesh
     from dtorch._scalable import scalable
+
+LATE = {"distribute": "_distribute", "explain": "_explain", "plot_mesh": "_plot", "scalable": "_scalable"}
 
 
 def __getattr__(name: str) -> Any:
@@ -47,16 +53,11 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("dtorch.plans")
-    if name == "distribute":
-        from dtorch._distribute import distribute
+    if name in LATE:
+        import importlib
 
-        globals()[name] = distribute
-        return distribute
-    if name == "scalable":
-        from dtorch._scalable import scalable
-
-        globals()[name] = scalable
-        return scalable
+        globals()[name] = getattr(importlib.import_module(f"dtorch.{LATE[name]}"), name)
+        return globals()[name]
     raise AttributeError(f"module 'dtorch' has no attribute {name!r}")
 
 

@@ -1,6 +1,6 @@
 """libdtorch_torch.so by ctypes: its functions with their types, and where it lies.
 
-The header client/python/csrc/dtorch_device.h says what each function does; the structures here are its structures.
+The headers client/python/csrc/dtorch_device.h and explain.h say what each function does; the structures here are theirs.
 """
 
 import ctypes as c
@@ -69,6 +69,8 @@ QUICK: dict[str, tuple[Any, list[Any]]] = {
     "dt_device_memory_reset_peak": (c.c_int, [c.c_int]),
     "dt_device_initial_seed": (c.c_uint64, [c.c_int]),
     "dt_device_failure": (c.c_int, [c.POINTER(Failure)]),
+    "dt_device_explain_free": (None, [c.c_char_p]),
+    "dt_device_heavy_move": (c.c_int, [c.c_void_p]),
 }
 WAITING: dict[str, tuple[Any, list[Any]]] = {
     "dt_device_install": (c.c_int, []),
@@ -85,6 +87,8 @@ WAITING: dict[str, tuple[Any, list[Any]]] = {
     "dt_device_range_begin": (c.c_int, [c.c_char_p]),
     "dt_device_range_end": (c.c_int, []),
     "dt_device_step": (c.c_int, [c.c_uint64]),
+    "dt_device_explain_begin": (c.c_int, []),
+    "dt_device_explain_end": (c.c_int, [c.POINTER(c.c_char_p)]),
     "dt_device_bench_add": (c.c_double, [c.c_int]),
     "dt_device_bench_hit": (c.c_double, [c.c_int]),
     "dt_device_bench_place": (c.c_double, [c.c_int]),

@@ -75,7 +75,7 @@ def _check_versions() -> None:
 
 
 def _install(library: _native.Library) -> None:
-    from dtorch import _distribute, _place, _sharded, _torch, device, errors
+    from dtorch import _distribute, _explain, _place, _sharded, _torch, device, errors
 
     errors.install(library)
     _check(library, library.python(c.byref(_interpreter())))
@@ -89,6 +89,7 @@ def _install(library: _native.Library) -> None:
     _torch.install()
     _sharded.install()
     _distribute.install()
+    _explain.install()
     options = _native.Options(struct_size=c.sizeof(_native.Options), bin_dir=bin_dir(), program=program_name())
     _check(library, library.configure(c.byref(options)))
     atexit.register(_finish)
