@@ -38,7 +38,7 @@ put 0644 "$root$prefix/share/doc/dtorch" README.md LICENSE docs/ARCHITECTURE.md
 install -d "$lib"
 install -m 0755 "$build/lib/libdtorch.so" "$lib/libdtorch.so.0"
 ln -sf libdtorch.so.0 "$lib/libdtorch.so"
-put 0644 "$root$prefix/include/dtorch" client/include/dtorch/dtorch.h
+put 0644 "$root$prefix/include/dtorch" client/include/dtorch/*.h
 install -d "$lib/pkgconfig"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$(cat "$build/version")|" client/libdtorch.pc.in >"$lib/pkgconfig/libdtorch.pc"
 chmod 0644 "$lib/pkgconfig/libdtorch.pc"
