@@ -271,8 +271,9 @@ typedef struct dt_client_signature {
     bool is_dropped;
     bool writes_unsaid;   /* inputs that no output names: any of them */
     bool is_strided;      /* it looks at the memory of its input, not only at its values */
-    bool may_ring;        /* it is attention that ring.c may take apart, */
-    bool ring_drops;      /* ... if its first number is 0 */
+    bool may_ring;        /* ring.c may take it apart, */
+    bool ring_drops;      /* ... if its first number is 0, */
+    bool needs_whole;     /* ... and not under DT_POLICY_WHOLE */
     int row_dim;          /* rows.c may take rows of this dimension; -1: it does not take any, */
     int64_t row_first;    /* ... from this one on, if the call does not say */
     uint64_t used;        /* sequence of its last use */
@@ -285,7 +286,7 @@ typedef struct dt_client_signature {
     uint64_t moved; /* of a move: that the busiest device receives */
     bool is_told_heavy;
     struct dt_client_plan *plans; /* what it means on meshes; the last used first */
-    struct dt_client_ring *rings; /* the same of attention over a cut sequence */
+    struct dt_client_ring *rings; /* the same of what is a list of records there */
     struct dt_client_rows *rows;  /* (row_count) by first row: where that dimension is cut */
     uint32_t row_count;
 } dt_client_signature_t;
@@ -830,8 +831,8 @@ typedef struct dt_client_spread {
 /* Put an operator in the stream wherever its inputs lie; ret_outputs as dt_submit(). */
 dt_status_t dt_client_spread(dt_session_t *session, const dt_client_spread_t *spread,
                              uint64_t *ret_outputs, dt_error_t *err);
-/* ring.c: attention over a sequence that is cut. *ret_is_done false: it is an operator like any
- * other. */
+/* ring.c: what is a list of records where its inputs lie. *ret_is_done false: it is an operator
+ * like any other. */
 dt_status_t dt_client_ring(dt_session_t *session, const dt_client_spread_t *spread,
                            uint64_t *ret_outputs, bool *ret_is_done, dt_error_t *err);
 void dt_client_rings_free(dt_client_signature_t *signature);

@@ -188,7 +188,7 @@ void dt_mesh_shape(const dt_mesh_t *mesh, unsigned *ret_ndim,
 dt_status_t dt_set_policy(dt_session_t *session, dt_policy_t policy)
 {
     dt_error_t err;
-    if ((unsigned)policy & ~(2u * DT_POLICY_UNPINNED - 1))
+    if ((unsigned)policy & ~(2u * DT_POLICY_WHOLE - 1))
         return DT_ERR_INVALID;
     DT_TRY(dt_client_lock(session, &err));
     session->track.policy = policy;

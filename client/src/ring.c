@@ -1,18 +1,20 @@
-/* Attention whose sequence is cut, as a list of records instead of one operator.
+/* Operators as lists of records: what no rule of placement can say, since there is communication in
+ * the middle. Attention whose sequence is cut (ring_make.c), and softmax, norms and losses along a
+ * dimension that is cut (whole_make.c).
  *
- * Each device has queries, keys and values of its part of the sequence. Either the keys go around:
- * a block is attended to (dtorch::attend of lib/shard, which merges by the logarithm of the
- * weights' sum) while the next one is on its way from the neighbour; or everything is dealt out
- * anew by heads, or by batch, the operator runs as it is, and its results come back. Whichever
- * moves fewer bytes. Under a triangular mask the sequence is folded first, so that all devices have
- * the same work.
+ * Of attention each device has queries, keys and values of its part of the sequence. Either the
+ * keys go around: a block is attended to (dtorch::attend of lib/shard, which merges by the
+ * logarithm of the weights' sum) while the next one is on its way from the neighbour; or everything
+ * is dealt out anew by heads, or by batch, the operator runs as it is, and its results come back.
+ * Whichever moves fewer bytes. Under a triangular mask the sequence is folded first, so that all
+ * devices have the same work.
  *
  * A list depends on where the inputs lie, not on devices or ids: it is made once and kept with the
  * operator's signature. Its numbered places are ids while it is put. What it makes on the way is
  * freed behind its last use, so a device holds one block beside its own.
  *
  * Not here, and so gathered by the operator's rule: a mask, dropout, queries that are whole while
- * the keys are cut, all under DT_POLICY_STRICT. */
+ * the keys are cut, all under DT_POLICY_STRICT, and all but attention under DT_POLICY_WHOLE. */
 #include "ring.h"
 
 #include <stdlib.h>
@@ -86,6 +88,12 @@ struct putting {
     dt_client_node_t *nodes[DT_CLIENT_RING_OUTPUTS]; /* of the results */
 };
 
+/* A gradient that nobody asks for has none. */
+static bool has_id(const struct putting *p, uint32_t output)
+{
+    return p->spread->signature->outputs[output].alias == DT_ALIAS_FRESH;
+}
+
 /* Everything that can fail. */
 static dt_status_t putting_begin(struct putting *p, const uint64_t *wires, dt_error_t *err)
 {
@@ -93,7 +101,8 @@ static dt_status_t putting_begin(struct putting *p, const uint64_t *wires, dt_er
     bool is_made = dt_client_node_room(p->session, count);
     p->ids = calloc(p->ring->value_count, sizeof *p->ids);
     for (uint32_t i = 0; i < count && is_made; i++)
-        is_made = (p->nodes[i] = dt_client_node_new(p->session)) != NULL;
+        if (has_id(p, i))
+            is_made = (p->nodes[i] = dt_client_node_new(p->session)) != NULL;
     if (is_made && p->ids) {
         memcpy(p->ids, wires, p->spread->signature->input_count * sizeof *wires);
         return DT_OK;
@@ -136,12 +145,15 @@ static void put_step(const struct putting *p, const dt_client_ring_step_t *step)
 static void put_all(struct putting *p, uint64_t *ret_outputs)
 {
     const dt_client_ring_t *ring = p->ring;
+    uint32_t at = 0;
     for (uint32_t i = 0; i < ring->step_count; i++)
         put_step(p, &ring->steps[i]);
     for (uint32_t i = 0; i < p->spread->signature->output_count; i++) {
         dt_client_node_t *node = p->nodes[i];
+        if (!has_id(p, i))
+            continue;
         dt_check(node); /* putting_begin() made it */
-        node->id = node->wire = ret_outputs[i] = p->ids[ring->results[i]];
+        node->id = node->wire = ret_outputs[at++] = p->ids[ring->results[i]];
         node->meta = p->spread->signature->metas[i];
         node->place = ring->values[ring->results[i]].place;
         dt_client_node_add(p->session, node, NULL);
@@ -185,6 +197,7 @@ dt_status_t dt_client_ring(dt_session_t *session, const dt_client_spread_t *spre
     bool is_known;
     *ret_is_done = false;
     if ((session->track.policy & DT_POLICY_STRICT) ||
+        (signature->needs_whole && session->track.policy & DT_POLICY_WHOLE) ||
         (signature->ring_drops && spread->scalars[0].real != 0))
         return DT_OK;
     for (;;) {

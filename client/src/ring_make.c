@@ -11,22 +11,7 @@
 static const char forward_name[] = "aten::_scaled_dot_product_flash_attention_for_cpu";
 static const char backward_name[] = "aten::_scaled_dot_product_flash_attention_for_cpu_backward";
 
-typedef struct making {
-    dt_session_t *session;
-    dt_client_signature_t *signature;
-    dt_client_ring_t *ring;
-    dt_arena_t arena;
-    dt_signature_t *sig; /* decoded */
-    bool is_backward;
-    uint32_t q, k, lse_dtype; /* inputs; what is added up in */
-    const dt_mesh_t *mesh;
-    unsigned dim;              /* of the mesh: that cuts the sequence */
-    uint32_t parts;            /* along it */
-    bool is_causal, is_ring;   /* is_ring: the keys are cut too */
-    dt_layout_t queries, keys; /* where they are to lie, in the order of the sequence */
-    dt_value_t scale;
-    dt_error_t *err;
-} making_t;
+typedef dt_client_making_t making_t;
 
 /* ---- what a call is ---- */
 
@@ -75,97 +60,19 @@ bool dt_client_ring_drops(const dt_signature_t *sig)
 
 /* ---- steps ---- */
 
-static dt_status_t no_memory(const making_t *m)
-{
-    return dt_fail(m->err, DT_ERR_NOMEM, "dt", 0, "no memory for an operator");
-}
-
-/* Have room for `more`. False: no memory. */
-static bool grow(void **items, uint32_t *cap, uint32_t count, uint32_t more, size_t size)
-{
-    if (count + more <= *cap)
-        return true;
-    uint32_t wider = 2 * (count + more);
-    void *grown = realloc(*items, wider * size);
-    if (!grown)
-        return false;
-    *items = grown;
-    *cap = wider;
-    return true;
-}
-
-static dt_status_t value_new(making_t *m, uint32_t meta, uint32_t place, uint16_t *ret_value)
-{
-    dt_client_ring_t *ring = m->ring;
-    void *values = ring->values;
-    if (ring->value_count == UINT16_MAX ||
-        !grow(&values, &ring->value_cap, ring->value_count, 1, sizeof *ring->values))
-        return no_memory(m);
-    ring->values = values;
-    ring->values[ring->value_count] = (dt_client_ring_value_t){meta, place};
-    *ret_value = (uint16_t)ring->value_count++;
-    return DT_OK;
-}
-
-static dt_status_t step_new(making_t *m, dt_client_signature_t *signature, const uint16_t *inputs)
-{
-    dt_client_ring_t *ring = m->ring;
-    void *steps = ring->steps;
-    if (!grow(&steps, &ring->step_cap, ring->step_count, 1, sizeof *ring->steps))
-        return no_memory(m);
-    ring->steps = steps;
-    dt_client_ring_step_t *step = &ring->steps[ring->step_count++];
-    *step = (dt_client_ring_step_t){.signature = signature};
-    memcpy(step->inputs, inputs, signature->input_count * sizeof *inputs);
-    return DT_OK;
-}
-
-/* A value is used no more; the operator's inputs are not ours. */
-static void let_go(making_t *m, uint16_t value)
-{
-    dt_client_ring_step_t *step = &m->ring->steps[m->ring->step_count - 1];
-    if (value < m->signature->input_count)
-        return;
-    dt_check(step->free_count < DT_CLIENT_RING_INPUTS);
-    step->frees[step->free_count++] = value;
-}
-
-static dt_status_t move(making_t *m, uint16_t value, uint32_t place, uint16_t *ret_value)
-{
-    const dt_client_ring_value_t from = m->ring->values[value];
-    dt_client_signature_t *signature;
-    uint32_t dense;
-    *ret_value = value;
-    if (from.place == place)
-        return DT_OK;
-    DT_TRY(dt_client_move(m->session, from.meta, from.place, place, &signature, m->err));
-    DT_TRY(dt_client_dense(m->session, from.meta, &dense, m->err));
-    DT_TRY(value_new(m, dense, place, ret_value));
-    DT_TRY(step_new(m, signature, &value));
-    m->ring->steps[m->ring->step_count - 1].output = *ret_value;
-    return DT_OK;
-}
-
 /* The same of one that is used no more where it was. */
 static dt_status_t send(making_t *m, uint16_t *value, uint32_t place)
 {
     uint16_t old = *value;
-    DT_TRY(move(m, old, place, value));
+    DT_TRY(dt_client_making_move(m, old, place, value));
     if (*value != old)
-        let_go(m, old);
+        dt_client_making_let_go(m, old);
     return DT_OK;
 }
 
 static dt_status_t place_of(making_t *m, const dt_layout_t *layout, uint32_t *ret_place)
 {
     return dt_client_place(m->session, layout, ret_place, m->err);
-}
-
-static void tensor_of(const making_t *m, uint16_t value, dt_signature_tensor_t *ret_tensor)
-{
-    const dt_client_ring_value_t *is = &m->ring->values[value];
-    *ret_tensor = (dt_signature_tensor_t){.meta = *m->session->metas.items[is->meta]};
-    dt_client_place_layout(m->session, is->place, &ret_tensor->layout);
 }
 
 /* What is added up, to be like result `output` of the operator; without a value. */
@@ -179,7 +86,7 @@ static dt_status_t sum_new(making_t *m, uint32_t output, uint32_t place, uint16_
         dt_meta_set(&made.meta, m->lse_dtype, like->ndim, like->sizes, like->strides, 0, m->err));
     dt_client_place_layout(m->session, place, &made.layout);
     if (dt_client_meta_intern(&m->session->metas, &made.meta, &meta) != DT_OK)
-        return no_memory(m);
+        return dt_client_making_nomem(m);
     const dt_value_t args[] = {
         {.tag = DT_VALUE_INTS, .count = like->ndim, .ints = made.meta.sizes},
         {.tag = DT_VALUE_INTS, .count = like->ndim, .ints = made.meta.strides},
@@ -190,8 +97,8 @@ static dt_status_t sum_new(making_t *m, uint32_t output, uint32_t place, uint16_
                           .output_count = 1,
                           .outputs = &made};
     DT_TRY(dt_client_signature_define(m->session, &sig, &signature, m->err));
-    DT_TRY(value_new(m, meta, place, ret_value));
-    DT_TRY(step_new(m, signature, ret_value));
+    DT_TRY(dt_client_making_value(m, meta, place, ret_value));
+    DT_TRY(dt_client_making_step(m, signature, ret_value));
     m->ring->steps[m->ring->step_count - 1].output = *ret_value;
     return DT_OK;
 }
@@ -204,7 +111,7 @@ static dt_status_t attend(making_t *m, const uint16_t *values, bool is_first)
     dt_value_t args[DT_CLIENT_RING_INPUTS + 3];
     dt_client_signature_t *signature;
     for (uint32_t i = 0; i < inputs; i++) {
-        tensor_of(m, values[i], &tensors[i]);
+        dt_client_making_tensor(m, values[i], &tensors[i]);
         args[i] = (dt_value_t){.tag = DT_VALUE_TENSOR};
     }
     for (uint32_t i = 0; i < written; i++) {
@@ -223,7 +130,7 @@ static dt_status_t attend(making_t *m, const uint16_t *values, bool is_first)
                           .output_count = written,
                           .outputs = outputs};
     DT_TRY(dt_client_signature_define(m->session, &sig, &signature, m->err));
-    DT_TRY(step_new(m, signature, values));
+    DT_TRY(dt_client_making_step(m, signature, values));
     m->ring->steps[m->ring->step_count - 1].scalar = m->signature->ring_drops;
     return DT_OK;
 }
@@ -239,7 +146,7 @@ static dt_status_t give(making_t *m, uint32_t output, uint16_t value, uint32_t p
     uint16_t made = value;
     DT_TRY(send(m, &value, place));
     if (m->session->metas.items[m->ring->values[value].meta]->dtype != said->meta.dtype) {
-        tensor_of(m, value, &from);
+        dt_client_making_tensor(m, value, &from);
         to = from;
         to.alias = DT_ALIAS_FRESH;
         to.meta = said->meta;
@@ -251,10 +158,10 @@ static dt_status_t give(making_t *m, uint32_t output, uint16_t value, uint32_t p
                               .output_count = 1,
                               .outputs = &to};
         DT_TRY(dt_client_signature_define(m->session, &sig, &signature, m->err));
-        DT_TRY(value_new(m, m->signature->metas[output], place, &made));
-        DT_TRY(step_new(m, signature, &value));
+        DT_TRY(dt_client_making_value(m, m->signature->metas[output], place, &made));
+        DT_TRY(dt_client_making_step(m, signature, &value));
         m->ring->steps[m->ring->step_count - 1].output = made;
-        let_go(m, value);
+        dt_client_making_let_go(m, value);
         value = made;
     }
     m->ring->results[output] = value;
@@ -278,14 +185,14 @@ static dt_status_t pass_on(making_t *m, const dt_layout_t *layout, uint32_t turn
 {
     uint32_t place;
     DT_TRY(turned(m, layout, turn, &place));
-    DT_TRY(move(m, keys[0], place, &keys[0]));
-    return move(m, keys[1], place, &keys[1]);
+    DT_TRY(dt_client_making_move(m, keys[0], place, &keys[0]));
+    return dt_client_making_move(m, keys[1], place, &keys[1]);
 }
 
 static void let_go_all(making_t *m, const uint16_t *values, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        let_go(m, values[i]);
+        dt_client_making_let_go(m, values[i]);
 }
 
 static dt_status_t ring_forward(making_t *m, const dt_layout_t *queries, const dt_layout_t *keys)
@@ -294,7 +201,7 @@ static dt_status_t ring_forward(making_t *m, const dt_layout_t *queries, const d
     uint32_t at, home, parts = m->is_ring ? m->parts : 1;
     DT_TRY(place_of(m, queries, &at));
     DT_TRY(place_of(m, &m->queries, &home));
-    DT_TRY(move(m, 0, at, &values[2]));
+    DT_TRY(dt_client_making_move(m, 0, at, &values[2]));
     DT_TRY(pass_on(m, keys, 0, kv));
     for (uint32_t i = 0; i < 2; i++)
         DT_TRY(sum_new(m, i, at, &values[i]));
@@ -305,7 +212,7 @@ static dt_status_t ring_forward(making_t *m, const dt_layout_t *queries, const d
         DT_TRY(attend(m, values, turn == 0));
         let_go_all(m, &values[3], 2);
     }
-    let_go(m, values[2]);
+    dt_client_making_let_go(m, values[2]);
     DT_TRY(give(m, 0, values[0], home));
     return give(m, 1, values[1], home);
 }
@@ -330,7 +237,7 @@ static dt_status_t ring_backward(making_t *m, const dt_layout_t *queries, const 
     DT_TRY(place_of(m, &m->queries, &home));
     DT_TRY(place_of(m, &m->keys, &kv_home));
     for (uint32_t i = 0; i < 4; i++)
-        DT_TRY(move(m, inputs[i][1], at, &values[inputs[i][0]]));
+        DT_TRY(dt_client_making_move(m, inputs[i][1], at, &values[inputs[i][0]]));
     DT_TRY(pass_on(m, keys, 0, kv));
     DT_TRY(turned(m, &sums, 0, &place));
     for (uint32_t i = 0; i < 3; i++)
@@ -366,7 +273,7 @@ static dt_status_t deal(making_t *m, unsigned dim)
         dt_layout_t layout = i == m->k || i == m->k + 1 ? m->keys : m->queries;
         layout.placements[m->dim] = dt_placement_shard(dim);
         DT_TRY(place_of(m, &layout, &place));
-        DT_TRY(move(m, (uint16_t)i, place, &values[i]));
+        DT_TRY(dt_client_making_move(m, (uint16_t)i, place, &values[i]));
         inputs[i] = m->sig->inputs[i];
         inputs[i].layout = layout;
     }
@@ -382,10 +289,10 @@ static dt_status_t deal(making_t *m, unsigned dim)
     for (uint32_t i = 0; i < sig.output_count; i++) {
         uint16_t value;
         DT_TRY(place_of(m, &outputs[i].layout, &place));
-        DT_TRY(value_new(m, m->signature->metas[i], place, &value));
+        DT_TRY(dt_client_making_value(m, m->signature->metas[i], place, &value));
         made = i ? made : value;
     }
-    DT_TRY(step_new(m, signature, values));
+    DT_TRY(dt_client_making_step(m, signature, values));
     m->ring->steps[m->ring->step_count - 1].output = made;
     let_go_all(m, values, count);
     for (uint32_t i = 0; i < sig.output_count; i++)
@@ -524,12 +431,12 @@ static dt_status_t begin(making_t *m, const uint32_t *have)
     dt_cursor_t cursor = {.at = signature->body, .end = signature->body + signature->body_bytes};
     uint16_t value;
     if (dt_signature_decode(&cursor, &m->arena, &m->sig) != 0)
-        return no_memory(m);
+        return dt_client_making_nomem(m);
     memcpy(m->ring->have, have, signature->input_count * sizeof *have);
     for (uint32_t i = 0; i < signature->input_count; i++) {
         dt_signature_tensor_t *input = (dt_signature_tensor_t *)(uintptr_t)&m->sig->inputs[i];
         dt_client_place_layout(m->session, have[i], &input->layout); /* of our arena */
-        DT_TRY(value_new(m, signature->inputs[i], have[i], &value));
+        DT_TRY(dt_client_making_value(m, signature->inputs[i], have[i], &value));
     }
     return DT_OK;
 }
@@ -540,11 +447,11 @@ dt_status_t dt_client_ring_make(dt_session_t *session, dt_client_signature_t *si
     making_t m = {.session = session, .signature = signature, .err = err};
     m.ring = calloc(1, sizeof *m.ring);
     if (!m.ring)
-        return no_memory(&m);
+        return dt_client_making_nomem(&m);
     dt_arena_init(&m.arena, ARENA_MAX);
     dt_status_t status = begin(&m, have);
     if (status == DT_OK)
-        status = make(&m);
+        status = signature->needs_whole ? dt_client_whole_make(&m) : make(&m);
     dt_arena_fini(&m.arena);
     if (status == DT_OK) {
         *ret_ring = m.ring;

@@ -156,8 +156,9 @@ static dt_client_signature_t *signature_new(dt_session_t *session, const dt_sign
     made->vdev = vdev;
     made->writes_unsaid = writes_unsaid(sig);
     made->is_strided = is_strided(sig);
-    made->may_ring = dt_client_ring_takes(sig);
-    made->ring_drops = made->may_ring && dt_client_ring_drops(sig);
+    made->needs_whole = dt_client_whole_takes(sig);
+    made->may_ring = made->needs_whole || dt_client_ring_takes(sig);
+    made->ring_drops = made->may_ring && !made->needs_whole && dt_client_ring_drops(sig);
     made->row_dim = dt_client_rows_dim(sig);
     made->row_first = made->row_dim >= 0 ? sig->args[2].number : 0;
     made->input_count = sig->input_count;

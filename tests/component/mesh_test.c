@@ -633,10 +633,45 @@ Test(mesh, a_weight_is_read_elsewhere_than_where_it_lies)
     cr_assert_eq(dt_testcluster_stop(tc), 0);
 }
 
+/* The large tensor stays in its parts, and the values are one device's. */
+Test(mesh, softmax_over_a_cut_dimension_does_not_gather_it)
+{
+    static const char *const names[] = {"aten::_softmax", "aten::_log_softmax"};
+    static float got[32 * 66], want[32 * 66];
+    const int64_t sizes[] = {32, 66};
+    dt_testcluster_t *tc = start(1, "ref");
+    dt_session_t *session = begin(tc, 4);
+    dt_mesh_t *mesh = mesh_of(session, 1, 4, 1);
+    const dt_placement_t columns = shard(1);
+    dt_tensor_t *plain = upload(session, NULL, NULL, 2, sizes, -1000);
+    dt_tensor_t *cut = upload(session, mesh, &columns, 2, sizes, -1000);
+    for (size_t i = 0; i < 4; i++) {
+        cr_assert_eq(dt_set_policy(session, i < 2 ? DT_POLICY_AUTO : DT_POLICY_WHOLE), DT_OK);
+        const dt_value_t here[] = {dt_arg_tensor(plain), dt_arg_int(1), dt_arg_bool(false)};
+        const dt_value_t there[] = {dt_arg_tensor(cut), dt_arg_int(1), dt_arg_bool(false)};
+        dt_tensor_t *x = dt_clienttest_call(session, names[i % 2], here, 3);
+        dt_tensor_t *y = dt_clienttest_call(session, names[i % 2], there, 3);
+        if (i < 2)
+            expect_placement(y, mesh, 0, columns);
+        dt_clienttest_read(x, want, sizeof want);
+        dt_clienttest_read(y, got, sizeof got);
+        for (size_t k = 0; k < sizeof got / sizeof *got; k++)
+            cr_assert_float_eq(got[k], want[k], 1e-4, "%s, element %zu: %g for %g", names[i % 2], k,
+                               (double)got[k], (double)want[k]);
+        dt_tensor_free(x);
+        dt_tensor_free(y);
+    }
+    dt_tensor_free(plain);
+    dt_tensor_free(cut);
+    dt_mesh_free(mesh);
+    dt_clienttest_disconnect(session);
+    cr_assert_eq(dt_testcluster_stop(tc), 0);
+}
+
 Test(mesh, what_saves_moves_can_be_switched_off)
 {
     static const unsigned policies[] = {DT_POLICY_AUTO, DT_POLICY_FORGET,   DT_POLICY_UNSETTLED,
-                                        DT_POLICY_PASS, DT_POLICY_UNPINNED, 30};
+                                        DT_POLICY_PASS, DT_POLICY_UNPINNED, 62};
     const int64_t sizes[] = {4, 4};
     dt_testcluster_t *tc = start(1, "ref");
     dt_session_t *session = begin(tc, 2);
@@ -666,7 +701,7 @@ Test(mesh, what_saves_moves_can_be_switched_off)
         dt_tensor_free(all);
         dt_tensor_free(parts);
     }
-    cr_assert_eq(dt_set_policy(session, (dt_policy_t)32), DT_ERR_INVALID);
+    cr_assert_eq(dt_set_policy(session, (dt_policy_t)64), DT_ERR_INVALID);
     dt_mesh_free(mesh);
     dt_clienttest_disconnect(session);
     cr_assert_eq(dt_testcluster_stop(tc), 0);

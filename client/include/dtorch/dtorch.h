@@ -547,6 +547,8 @@ typedef enum dt_policy {
     DT_POLICY_PASS = 8,      /* a Partial passes every operator that is linear in it, not only those
                                 that join or shrink */
     DT_POLICY_UNPINNED = 16, /* DT_HINT_PINNED means nothing */
+    DT_POLICY_WHOLE = 32,    /* softmax, norms and losses along a dimension that is cut gather it,
+                                where they would run in parts */
 } dt_policy_t;
 /* Errors: DT_ERR_INVALID (an unknown bit). It holds for operators from now on. */
 DT_API dt_status_t dt_set_policy(dt_session_t *session, dt_policy_t policy);
@@ -659,7 +661,9 @@ DT_API DT_MUST_USE dt_status_t dt_redistribute_in_place(dt_session_t *session, u
                                                         const dt_mesh_t *mesh,
                                                         const dt_placement_t *placements,
                                                         dt_error_t *err);
-/* dt_tensor_layout() by id; a view's own layout, as of its last use. */
+/* dt_tensor_layout() by id; a view's own layout, as of its last use. A Shard's unit is 0 where some
+ * rows lie elsewhere than it says: of a slice of a dimension that is cut they stay where they were.
+ * dt_redistribute() to the same placements makes it even. */
 DT_API DT_MUST_USE dt_status_t dt_layout_of(dt_session_t *session, uint64_t id,
                                             const dt_mesh_t **ret_mesh,
                                             dt_placement_t ret_placements[DT_RECORD_MESH_DIM_MAX],

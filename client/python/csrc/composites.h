@@ -27,7 +27,6 @@ std::vector<at::Tensor> tensor_split(const at::Tensor &self, const at::Tensor &w
 
 /* What is switched off to measure what it is worth (mesh.cpp), beside the bits of dt_policy_t. */
 constexpr uint32_t policy_parts = 1u << 8; /* linear layers in their parts */
-constexpr uint32_t policy_whole = 1u << 9; /* nothing decomposed on meshes */
 bool has_policy(uint32_t flag);
 
 /* Register aten::linear and aten::linear_backward, which go to the device whole. */

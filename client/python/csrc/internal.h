@@ -394,10 +394,6 @@ at::Tensor copy_in_use(Storage *storage);
 void wish_here(Storage *storage); /* what this thread makes now goes to a mesh, perhaps */
 void adopt_layouts(const Op &op, const Stack &stack);
 void adopt_layout(const at::Tensor &self, const at::Tensor &source); /* before `self` is written */
-bool is_strict(); /* nothing is moved for an operator */
-/* decompose.cpp: an operator that needs the whole of a dimension which is cut. False: it is run as
- * it is. Recorder not held. */
-bool decompose(Op &op, Stack *stack);
 at::Tensor collect_on(const at::Tensor &self, uint32_t vdev); /* the whole value, on one device */
 /* zeros_like() of a parameter whose state lies elsewhere. False: it is like any other. */
 bool make_state(Stack *stack, size_t count);

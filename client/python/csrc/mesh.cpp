@@ -204,11 +204,6 @@ dt_mesh_t *handle_of(Mesh &mesh)
 
 static std::atomic<uint32_t> policy_flags{0};
 
-bool is_strict()
-{
-    return policy_flags & DT_POLICY_STRICT;
-}
-
 bool has_policy(uint32_t flag)
 {
     return policy_flags & flag;
@@ -484,7 +479,7 @@ static at::Tensor shard(const at::Tensor &self, int64_t vdev)
 /* Of this session and those after it. Gives what it was. */
 static int64_t set_policy(int64_t flags)
 {
-    TORCH_CHECK(flags >= 0 && flags < 4 * policy_parts, "no such policy: ", flags);
+    TORCH_CHECK(flags >= 0 && flags < 2 * (int64_t)policy_parts, "no such policy: ", flags);
     uint32_t before = policy_flags.exchange((uint32_t)flags);
     dt_session_t *now = if_session();
     if (now)

@@ -499,8 +499,6 @@ static bool record_on_mesh(Op &op, Stack *stack)
     }
     if (op.makes_state && make_state(stack, count))
         return true;
-    if (decompose(op, stack))
-        return true;
     if (op.draws && !op.is_all_alias)
         draw_in_step(op, *stack);
     if (op.writes_unsaid && (op.writes_if < 0 || (*stack)[begin + (size_t)op.writes_if].toBool()) &&

@@ -92,7 +92,7 @@ def redistribute_(tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Pla
 
 
 # Bits of torch.ops.dtorch.set_policy: dt_policy_t, and what the device alone knows.
-STRICT, FORGET, UNSETTLED, PASS, UNPINNED, PARTS, WHOLE = 1, 2, 4, 8, 16, 1 << 8, 1 << 9
+STRICT, FORGET, UNSETTLED, PASS, UNPINNED, WHOLE, PARTS = 1, 2, 4, 8, 16, 32, 1 << 8
 
 
 @contextlib.contextmanager
