@@ -3,8 +3,10 @@
  * usage: collective [KEY...]
  * Peers: `build/venv/bin/python tests/bench/gloo.py`, where PyTorch is; else their figures are 0
  * and what is over them is left out. Where mpicc and mpirun are installed, a line beside
- * (allreduce64_2_mpi_ms ...) tells their time. Prints JSON lines; exits 3 when no key is ours. */
+ * (allreduce64_2_mpi_ms ...) tells their time; another one (allreduce64_2_copy_ms ...) what plain
+ * copies take. Prints JSON lines; exits 3 when no key is ours. */
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +32,8 @@
 
 typedef struct figure {
     const char *key;
-    const char *mpi; /* the key of MPI's time; NULL: it is not asked */
+    const char *mpi;    /* the key of MPI's time; NULL: it is not asked */
+    const char *copies; /* the key of the time of plain copies; NULL: likewise */
     uint32_t engines;
     char from, to; /* P, R, 0, 1: a shard of that dimension */
     int64_t bytes;
@@ -40,13 +43,15 @@ typedef struct figure {
 } figure_t;
 
 static const figure_t figures[] = {
-    {"allreduce64_2_ms", "allreduce64_2_mpi_ms", 2, 'P', 'R', LARGE, 15, "ms", 5},
-    {"allreduce64_4_ms", "allreduce64_4_mpi_ms", 4, 'P', 'R', LARGE, 15, "ms", 12},
-    {"allreduce1k_2_us", "allreduce1k_2_mpi_us", 2, 'P', 'R', SMALL, RUNS_MAX, "us", 0},
-    {"allreduce1k_4_us", "allreduce1k_4_mpi_us", 4, 'P', 'R', SMALL, RUNS_MAX, "us", 0},
-    {"redistribute_s0_r_ratio", NULL, 2, '0', 'R', LARGE, 15, "ratio", 0.3},
-    {"redistribute_s0_s1_ratio", NULL, 2, '0', '1', LARGE, 15, "ratio", 0.3},
-    {"redistribute_p_s0_ratio", NULL, 2, 'P', '0', LARGE, 15, "ratio", 0.3},
+    {"allreduce64_2_ms", "allreduce64_2_mpi_ms", "allreduce64_2_copy_ms", 2, 'P', 'R', LARGE, 15,
+     "ms", 5},
+    {"allreduce64_4_ms", "allreduce64_4_mpi_ms", "allreduce64_4_copy_ms", 4, 'P', 'R', LARGE, 15,
+     "ms", 12},
+    {"allreduce1k_2_us", "allreduce1k_2_mpi_us", NULL, 2, 'P', 'R', SMALL, RUNS_MAX, "us", 0},
+    {"allreduce1k_4_us", "allreduce1k_4_mpi_us", NULL, 4, 'P', 'R', SMALL, RUNS_MAX, "us", 0},
+    {"redistribute_s0_r_ratio", NULL, NULL, 2, '0', 'R', LARGE, 15, "ratio", 0.3},
+    {"redistribute_s0_s1_ratio", NULL, NULL, 2, '0', '1', LARGE, 15, "ratio", 0.3},
+    {"redistribute_p_s0_ratio", NULL, NULL, 2, 'P', '0', LARGE, 15, "ratio", 0.3},
 };
 
 typedef struct world {
@@ -151,7 +156,7 @@ static dt_exchange_plan_t *plan_make(const figure_t *figure)
 /* One engine's life; the times of the first one go to `ret_ms` (figure->runs). */
 static void engine_run(const world_t *world, const figure_t *figure, uint32_t self, double *ret_ms)
 {
-    dt_shm_arena_t *arena;
+    dt_shm_arena_t *arena = NULL;
     dt_transport_t *transport = engine_open(world, figure->engines, self, &arena);
     dt_exchange_plan_t *plan = plan_make(figure);
     const dt_exchange_buffer_t buffer = {self, dt_shm_arena_alloc(arena, (size_t)figure->bytes),
@@ -229,16 +234,59 @@ static double number_of(const char *command)
     return strtod(line, NULL);
 }
 
+typedef struct copying {
+    uint8_t *to;
+    const uint8_t *from;
+    size_t size;
+} copying_t;
+
+static void *copy(void *arg)
+{
+    const copying_t *c = arg;
+    memcpy(c->to, c->from, c->size);
+    return NULL;
+}
+
+/* What plain copies of as many bytes take, one by each engine's thread and all at once: an
+ * all-reduce reads and writes more than that. Median. */
+static double copies_ms(const figure_t *figure)
+{
+    static double ms[RUNS_MAX];
+    size_t size = (size_t)figure->bytes, all = 2 * size * figure->engines;
+    uint8_t *memory = malloc(all);
+    if (!memory)
+        die("no memory for plain copies", NULL);
+    memset(memory, 1, all);
+    for (int run = 0; run < figure->runs; run++) {
+        pthread_t threads[ENGINES];
+        copying_t copies[ENGINES];
+        double begin = now_ms();
+        for (uint32_t e = 0; e < figure->engines; e++) {
+            copies[e] = (copying_t){memory + 2 * size * e, memory + 2 * size * e + size, size};
+            if (pthread_create(&threads[e], NULL, copy, &copies[e]) != 0)
+                die("no thread for a plain copy", NULL);
+        }
+        for (uint32_t e = 0; e < figure->engines; e++)
+            (void)pthread_join(threads[e], NULL);
+        ms[run] = now_ms() - begin;
+    }
+    free(memory);
+    qsort(ms, (size_t)figure->runs, sizeof *ms, compare);
+    return ms[figure->runs / 2];
+}
+
 static void line_print(const figure_t *figure, const char *key, double value, double spread,
                        double gloo)
 {
-    bool is_mpi = key == figure->mpi;
+    bool is_other = key != figure->key;
     (void)printf("{\"figure\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"better\":\"lower\","
                  "\"peer\":\"%s\",\"peer_value\":%.4g,"
                  "\"goal\":%.4g,\"runs\":%d,\"spread\":%.4g}\n",
                  key, value, figure->unit,
-                 is_mpi ? "this is MPI's own, same run" : "gloo by torch.distributed, same run",
-                 gloo, is_mpi ? 0 : figure->goal, figure->runs, spread);
+                 !is_other            ? "gloo by torch.distributed, same run"
+                 : key == figure->mpi ? "this is MPI's own, same run"
+                                      : "this is of plain copies, same run",
+                 gloo, is_other ? 0 : figure->goal, figure->runs, spread);
     (void)fflush(stdout);
 }
 
@@ -259,6 +307,8 @@ static void print(const figure_t *figure)
     }
     scale = is_ratio ? 1 / gloo : scale;
     line_print(figure, figure->key, ms * scale, spread * scale, gloo * scale);
+    if (figure->copies)
+        line_print(figure, figure->copies, copies_ms(figure), 0, gloo * scale);
     if (!figure->mpi || system("which mpicc mpirun >/dev/null 2>&1") != 0 || system(MPI_MAKE) != 0)
         return;
     (void)snprintf(command, sizeof command, "%s %u build/bench-mpi %lld %d 2>build/mpi.log",
