@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dtorch/v1/session.pb-c.h"
 #include "engine_exec_internal.h"
@@ -141,6 +142,7 @@ static void fill_memory(const dt_exec_session_t *session, Dtorch__V1__SessionSta
     stats->memory_peak_bytes = (uint64_t)memory.peak_bytes;
     stats->memory_limit_bytes = (uint64_t)memory.limit_bytes;
     stats->tensors = session->tensors.count + session->spreads.count;
+    stats->engine = (uint32_t)getpid();
 }
 
 void dt_exec_report_stats(dt_exec_session_t *session)

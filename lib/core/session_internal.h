@@ -178,6 +178,16 @@ typedef struct dt_session_stats {
 } dt_session_stats_t;
 
 /* One instance of a session on a node. */
+/* What one engine of a link said last: it tells of what it did itself. */
+typedef struct dt_session_reporter {
+    uint32_t engine;          /* its process id on the node */
+    dt_session_stat_t *stats; /* by index of the session's names */
+    uint32_t stat_count;
+    uint64_t memory_bytes, memory_peak_bytes, tensors;
+} dt_session_reporter_t;
+#define DT_SESSION_REPORTERS_MAX                                                                   \
+    64u /* engines of one instance: one a device; more are not counted */
+
 typedef struct dt_session_link {
     dt_list_t list;      /* in session.links */
     dt_list_t node_list; /* in place.links */
@@ -200,14 +210,14 @@ typedef struct dt_session_link {
     int64_t unserved_ns;             /* since when it has no stream */
     dt_session_engine_t *engines;
     uint32_t engine_count;
-    dt_session_stat_t *stats; /* by index of the session's names */
-    uint32_t stat_count;
+    dt_session_reporter_t *reporters; /* its engines, as they report */
+    uint32_t reporter_count;
     uint8_t *door; /* the node's latest DataDoor, as SessionDown; NULL: none */
     uint32_t door_bytes;
     uint64_t gone_from; /* number of the session's next gone one when it began */
     uint8_t *peer;      /* the node's PeerDoor, as WorkerSessionDown; NULL: none */
     uint32_t peer_bytes;
-    uint64_t memory_bytes, memory_peak_bytes, tensors, operators, device_ns;
+    uint64_t memory_bytes, memory_peak_bytes, tensors, operators, device_ns; /* of all of them */
     int64_t stats_ns;  /* when operators were reported last; 0: never */
     int64_t memory_ns; /* when memory was; 0: never */
 } dt_session_link_t;
@@ -467,6 +477,7 @@ void dt_session_stream_end(dt_sessions_t *sessions, dt_session_stream_t *stream,
 int64_t dt_sessions_wall_ms(const dt_sessions_t *sessions);
 
 /* session_usage.c */
+void dt_session_drop_reporters(dt_session_link_t *link);
 void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
                            int64_t now_ns);
 void dt_session_stats_fini(dt_session_stats_t *stats);

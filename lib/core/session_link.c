@@ -149,7 +149,7 @@ void dt_session_link_remove(dt_sessions_t *sessions, dt_session_link_t *link, co
     sessions->link_count--;
     free(link->prelude);
     free(link->engines);
-    free(link->stats);
+    dt_session_drop_reporters(link);
     free(link->door);
     free(link->peer);
     free(link);

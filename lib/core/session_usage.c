@@ -125,8 +125,33 @@ bool dt_session_stats_show(const dt_session_stats_t *stats, dt_arena_t *arena,
 
 /* ---- what nodes report ---- */
 
-/* What one node says of one operator since the session began there: what is new is added. */
-static void take_operator(dt_session_link_t *link, const Dtorch__V1__OperatorStats *said)
+static dt_session_reporter_t *reporter_of(dt_session_link_t *link, uint32_t engine)
+{
+    for (uint32_t i = 0; i < link->reporter_count; i++)
+        if (link->reporters[i].engine == engine)
+            return &link->reporters[i];
+    if (link->reporter_count == DT_SESSION_REPORTERS_MAX)
+        return NULL;
+    dt_session_reporter_t *grown =
+        realloc(link->reporters, (link->reporter_count + 1) * sizeof *grown);
+    if (!grown)
+        return NULL;
+    link->reporters = grown;
+    grown[link->reporter_count] = (dt_session_reporter_t){.engine = engine};
+    return &grown[link->reporter_count++];
+}
+
+void dt_session_drop_reporters(dt_session_link_t *link)
+{
+    for (uint32_t i = 0; i < link->reporter_count; i++)
+        free(link->reporters[i].stats);
+    free(DT_TAKE(link->reporters));
+    link->reporter_count = 0;
+}
+
+/* What one engine says of one operator since the session began there: what is new is added. */
+static void take_operator(dt_session_link_t *link, dt_session_reporter_t *from,
+                          const Dtorch__V1__OperatorStats *said)
 {
     dt_session_stats_t *stats = &link->session->stats;
     uint32_t at = number_of(stats, said->name);
@@ -134,16 +159,16 @@ static void take_operator(dt_session_link_t *link, const Dtorch__V1__OperatorSta
     dt_session_stat_t *seen;
     if (at == UINT32_MAX)
         return;
-    if (at >= link->stat_count) {
+    if (at >= from->stat_count) {
         uint32_t count = stats->count > at ? stats->count : at + 1;
-        dt_session_stat_t *grown = realloc(link->stats, count * sizeof *grown);
+        dt_session_stat_t *grown = realloc(from->stats, count * sizeof *grown);
         if (!grown)
             return;
-        memset(grown + link->stat_count, 0, (count - link->stat_count) * sizeof *grown);
-        link->stats = grown;
-        link->stat_count = count;
+        memset(grown + from->stat_count, 0, (count - from->stat_count) * sizeof *grown);
+        from->stats = grown;
+        from->stat_count = count;
     }
-    seen = &link->stats[at];
+    seen = &from->stats[at];
     if (now.count < seen->count)
         return; /* out of order, or nonsense */
     more = (dt_session_stat_t){now.count - seen->count, now.device_ns - seen->device_ns,
@@ -157,18 +182,24 @@ static void take_operator(dt_session_link_t *link, const Dtorch__V1__OperatorSta
 void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
                            int64_t now_ns)
 {
+    dt_session_reporter_t *from = reporter_of(link, stats->engine);
+    if (!from)
+        return;
     for (size_t i = 0; i < stats->n_operators; i++)
         if (stats->operators[i]->name[0])
-            take_operator(link, stats->operators[i]);
+            take_operator(link, from, stats->operators[i]);
     if (stats->n_operators > 0)
         link->stats_ns = now_ns;
     if (link->memory_ns && now_ns > link->memory_ns) /* it held that much until now */
         link->session->memory_mib_ms +=
             link->memory_bytes / MIB * (uint64_t)((now_ns - link->memory_ns) / 1000000);
     link->memory_ns = now_ns;
-    link->memory_bytes = stats->memory_bytes;
-    link->memory_peak_bytes = stats->memory_peak_bytes;
-    link->tensors = stats->tensors;
+    link->memory_bytes += stats->memory_bytes - from->memory_bytes;
+    link->memory_peak_bytes += stats->memory_peak_bytes - from->memory_peak_bytes;
+    link->tensors += stats->tensors - from->tensors;
+    from->memory_bytes = stats->memory_bytes;
+    from->memory_peak_bytes = stats->memory_peak_bytes;
+    from->tensors = stats->tensors;
 }
 
 /* ---- by who began it ---- */

@@ -243,6 +243,7 @@ static const dt_validate_row_t session_stats_rows[] = {
     LIST(operators, 1000), FREE(memory_bytes), FREE(memory_peak_bytes),
     FREE(tensors),         LIST(list, 10000),  FREE(memory_limit_bytes),
     FREE(is_list),         FREE(list_follows), FREE(list_is_cut),
+    FREE(engine),
 };
 static const dt_validate_row_t operator_stats_rows[] = {TEXT(name, 255), FREE(count),
                                                         FREE(device_ns), FREE(bytes), FREE(errors)};

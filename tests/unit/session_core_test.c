@@ -792,7 +792,8 @@ Test(session, jobs_are_listed_and_can_be_ended)
     dt_sessiontest_free(test);
 }
 
-static void report_stats(dt_sessiontest_t *test, uint64_t count, uint64_t memory_bytes)
+static void report_stats_of(dt_sessiontest_t *test, uint32_t engine, uint64_t count,
+                            uint64_t memory_bytes)
 {
     Dtorch__V1__WorkerSessionUp up = DTORCH__V1__WORKER_SESSION_UP__INIT;
     Dtorch__V1__SessionStats stats = DTORCH__V1__SESSION_STATS__INIT;
@@ -804,9 +805,37 @@ static void report_stats(dt_sessiontest_t *test, uint64_t count, uint64_t memory
     stats.operators = list;
     stats.n_operators = 1;
     stats.memory_bytes = memory_bytes;
+    stats.engine = engine;
     up.kind_case = DTORCH__V1__WORKER_SESSION_UP__KIND_STATS;
     up.stats = &stats;
     dt_sessiontest_up(test, 201, &up);
+}
+
+static void report_stats(dt_sessiontest_t *test, uint64_t count, uint64_t memory_bytes)
+{
+    report_stats_of(test, 0, count, memory_bytes);
+}
+
+Test(session, what_two_engines_of_a_node_say_is_added_up)
+{
+    dt_sessiontest_t *test = prepared();
+    Dtorch__V1__JobDetail *job;
+    dt_error_t err;
+    dt_sessiontest_link(test, 1, 201, 5);
+    report_stats_of(test, 71, 3, 100);
+    report_stats_of(test, 72, 10, 1000);
+    report_stats_of(test, 71, 5, 400); /* less than the other one did, and yet more */
+    report_stats_of(test, 72, 11, 900);
+    cr_assert_eq(
+        dt_sessions_get(test->sessions, test->session, &test->arena, test->now_ns, &job, &err),
+        DT_OK);
+    cr_assert_eq(job->n_operators, 1);
+    cr_assert_eq(job->operators[0]->count, 16);
+    cr_assert_eq(job->operators[0]->device_ns, 16000);
+    cr_assert_eq(job->nodes[0]->memory_bytes, 1300);
+    cr_assert_eq(job->nodes[0]->operators, 16);
+    cr_assert_eq(job->nodes[0]->device_ns, 16000);
+    dt_sessiontest_free(test);
 }
 
 static const Dtorch__V1__UsageReport *usage_of(dt_sessiontest_t *test)
