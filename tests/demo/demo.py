@@ -55,20 +55,28 @@ def require(holds: bool, what: str) -> None:
 
 
 class Stop:
-    """Ctrl-C: what is being begun is first known to those who end it, and what ends it is not disturbed."""
+    """Ctrl-C: what is being begun is first known to those who end it, and what ends it is not disturbed. Python drops an exception
+    that comes within a finalizer or a callback, so it is raised again until it is taken."""
 
     def __init__(self) -> None:
         self.is_held, self.is_asked, self.is_ending = False, False, False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.ask)
+        signal.signal(signal.SIGALRM, self.again)
 
     def ask(self, *_: Any) -> None:
         self.is_asked = True
         if not self.is_held and not self.is_ending:
+            signal.setitimer(signal.ITIMER_REAL, 1, 1)
+            raise KeyboardInterrupt
+
+    def again(self, *_: Any) -> None:
+        if not self.is_held and not self.is_ending and sys.exc_info()[0] is None:
             raise KeyboardInterrupt
 
     def end(self) -> None:
         self.is_ending = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -380,7 +388,7 @@ def fine_tune(model: Any, ids: torch.Tensor, steps: int, name: str) -> list[floa
 def run(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         with STOP.held():
-            cluster = stack.enter_context(devicecluster.Cluster("cpu:2", nodes=NODES))
+            cluster = stack.enter_context(devicecluster.Cluster("cpu:2", nodes=NODES, apart=True))
             demo = Demo(cluster, options)
             stack.callback(demo.end)
             stack.callback(STOP.end)  # the first of these
@@ -418,6 +426,9 @@ def main() -> int:
         print("\ndemo: stopped; nothing was left behind")
         return 130
     except Exception as error:
+        if STOP.is_asked:  # other people's code makes others of the exception
+            print("\ndemo: stopped; nothing was left behind")
+            return 130
         if not isinstance(error, (Failed, ImportError)):
             traceback.print_exc()
         print(f"demo: FAILED: {type(error).__name__}: {error}\ndemo: {advice(error)}", file=sys.stderr)

@@ -22,10 +22,12 @@ DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # http_
 
 
 class Cluster:
-    """A controller on a unix socket and on a port of 127.0.0.1, and a worker for each node, with CPU devices."""
+    """A controller on a unix socket and on a port of 127.0.0.1, and a worker for each node, with CPU devices. `apart`: a terminal's
+    Ctrl-C does not reach them, so who is waiting for them ends them."""
 
     def __init__(self, devices: str = "torch", worker_options: str = "", nodes: tuple[str, ...] = ("node",),
-                 dead_beats: int = 240) -> None:
+                 dead_beats: int = 240, apart: bool = False) -> None:
+        self.group = 0 if apart else None  # of processes
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dtpy."))
         self.kept, self.port = keep_port()
         self.metrics: dict[str, tuple[socket.socket, int]] = {}
@@ -68,7 +70,8 @@ class Cluster:
         with (self.folder / f"{name}.log").open("ab") as log:
             program = "dtorch-controllerd" if name == "controllerd" else "dtorch-workerd"
             command = [str(BIN / program), "--config", str(self.folder / f"{name}.conf")]
-            self.programs[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.programs[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                                   process_group=self.group)
 
     def ctl(self, *words: str) -> str:
         """What dtorchctl says."""
