@@ -111,7 +111,7 @@ said 'LibTorch that an older build had found is looked for anew' 0 '^is forgotte
     sh -c 'make -s -C tree config >found && ! grep /gone found && echo is forgotten'
 
 # A port in use, a folder in use, no room for the state: the daemon's last line names it.
-controller() { # NAME LINE...: its configuration
+configure() { # NAME LINE...: a controller, in NAME.conf
     name=$1
     shift
     {
@@ -119,11 +119,12 @@ controller() { # NAME LINE...: its configuration
         printf 'MetricsListen=none\n'
         printf '%s\n' "$@"
     } >"$name.conf"
-    "$build/bin/dtorch-controllerd" --config "$name.conf"
 }
+daemon=$build/bin/dtorch-controllerd
 short=$(mktemp -d)
 mkdir state other
-controller first "StateDirectory=$base/state" StatusListen=127.0.0.1:0 >first.log 2>&1 &
+configure first "StateDirectory=$base/state" StatusListen=127.0.0.1:0
+"$daemon" --config first.conf >first.log 2>&1 &
 first=$!
 trap 'kill $first 2>/dev/null; rm -rf "$short"' EXIT
 for _ in $(seq 600); do
@@ -132,8 +133,10 @@ for _ in $(seq 600); do
     sleep 0.1
 done
 port=$(echo "$port" | tr -dc '0-9.:')
-said 'a port in use' any "StatusListen=$port.*in use" controller second "StateDirectory=$base/other" "StatusListen=$port"
-said 'a state folder in use' any "state directory .* is held by process" controller third "StateDirectory=$base/state" StatusListen=none
+configure second "StateDirectory=$base/other" "StatusListen=$port"
+said 'a port in use' any "StatusListen=$port.*in use" "$daemon" --config second.conf
+configure third "StateDirectory=$base/state" StatusListen=none
+said 'a state folder in use' any 'state directory .* is held by process' "$daemon" --config third.conf
 kill $first
 wait $first 2>/dev/null
 if unshare --mount true 2>/dev/null; then
