@@ -17,11 +17,7 @@ import dtorch  # noqa: F401
 from devicetest import DEVICE, expect_same, move
 
 STEPS = 4
-# Modules that may differ, each with the reason.
-_CELL = "PyTorch takes a device's recurrent cells apart otherwise than the CPU's: equal but for rounding (device_traps.py)"
-MODULE_EXCEPTIONS: dict[str, str] = {
-    "LSTM": _CELL, "GRU": _CELL, "RNN": "gradients of the weights are summed over the steps in another order",
-    "LSTMCell": _CELL, "GRUCell": _CELL}
+# What may differ, with the reason.
 OPTIMIZER_EXCEPTIONS: dict[str, str] = {"SparseAdam": "sparse tensors are not supported on the device"}
 
 
@@ -126,15 +122,9 @@ def modules(suite: devicetest.Suite) -> None:
         if suite.is_over():
             print(f"time is up before module {info.name}")
             return
-        name = info.module_cls.__name__
         for is_training in (True, False):
             what = f"module {info.name} {'training' if is_training else 'evaluation'}"
-            reason = MODULE_EXCEPTIONS.get(name)
-            if reason:
-                suite.skipped += 1
-                print(f"skipped: {what}: {reason}")
-            else:
-                suite.check(what, lambda info=info, mode=is_training: check_module(info, mode))
+            suite.check(what, lambda info=info, mode=is_training: check_module(info, mode))
 
 
 def optimizers(suite: devicetest.Suite) -> None:

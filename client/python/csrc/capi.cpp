@@ -140,7 +140,7 @@ double dt_device_bench_hit(int count)
             Lock lock(recorder());
             for (int i = 0; i < count; i++) {
                 Scratch &s = scratch();
-                s.begin(*add);
+                s.begin(*add, is_default_type_odd());
                 put_tensor(s, *add, add->arguments[0], a);
                 put_tensor(s, *add, add->arguments[1], b);
                 put_number(s, *add, add->arguments[2], at::Scalar(1));

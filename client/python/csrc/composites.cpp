@@ -65,39 +65,6 @@ REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &dt_pu::sdp_choice)
 namespace dt_pu
 {
 
-/* PyTorch calls these two on accelerators, where the CPU goes step by step: the same steps, in the
- * CPU's order, out of place, so that autograd can follow. */
-
-static at::Tensor with_bias(const at::Tensor &gates, const std::optional<at::Tensor> &bias)
-{
-    return bias && bias->defined() ? gates + *bias : gates;
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor>
-lstm_cell(const at::Tensor &input_gates, const at::Tensor &hidden_gates, const at::Tensor &cx,
-          const std::optional<at::Tensor> &input_bias, const std::optional<at::Tensor> &hidden_bias)
-{
-    at::Tensor gates = with_bias(hidden_gates, hidden_bias) + with_bias(input_gates, input_bias);
-    auto chunks = gates.unsafe_chunk(4, 1);
-    at::Tensor in = chunks[0].sigmoid(), forget_gate = chunks[1].sigmoid();
-    at::Tensor cell = chunks[2].tanh(), out = chunks[3].sigmoid();
-    at::Tensor cy = (forget_gate * cx).add(in * cell);
-    return {out * cy.tanh(), cy, at::empty({0}, input_gates.options())};
-}
-
-std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
-                                            const at::Tensor &hidden_gates, const at::Tensor &hx,
-                                            const std::optional<at::Tensor> &input_bias,
-                                            const std::optional<at::Tensor> &hidden_bias)
-{
-    auto in = with_bias(input_gates, input_bias).unsafe_chunk(3, 1);
-    auto hidden = with_bias(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
-    at::Tensor reset = hidden[0].add(in[0]).sigmoid();
-    at::Tensor update = hidden[1].add(in[1]).sigmoid();
-    at::Tensor fresh = in[2].add(hidden[2].mul(reset)).tanh();
-    return {(hx - fresh).mul(update).add(fresh), at::empty({0}, input_gates.options())};
-}
-
 /* There are no nested tensors on the device: the fast path of nn.TransformerEncoder is not taken.
  */
 bool is_mask_left_aligned(const at::Tensor &, const at::Tensor &)

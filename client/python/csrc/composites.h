@@ -1,10 +1,10 @@
-/* Composites that are decomposed by hand, composites.cpp, and those that are not, linear.cpp. */
+/* Composites that are decomposed by hand, composites.cpp, and those that are not, linear.cpp;
+ * recurrent layers, recurrent.cpp. */
 #ifndef DT_PYTHON_COMPOSITES_H
 #define DT_PYTHON_COMPOSITES_H
 #include <ATen/core/Tensor.h>
 #include <optional>
 #include <torch/library.h>
-#include <tuple>
 #include <vector>
 
 namespace dt_pu
@@ -12,14 +12,6 @@ namespace dt_pu
 
 at::Tensor dropout(const at::Tensor &input, double p, bool train);
 at::Tensor &dropout_(at::Tensor &input, double p, bool train);
-std::tuple<at::Tensor, at::Tensor, at::Tensor>
-lstm_cell(const at::Tensor &input_gates, const at::Tensor &hidden_gates, const at::Tensor &cx,
-          const std::optional<at::Tensor> &input_bias,
-          const std::optional<at::Tensor> &hidden_bias);
-std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor &input_gates,
-                                            const at::Tensor &hidden_gates, const at::Tensor &hx,
-                                            const std::optional<at::Tensor> &input_bias,
-                                            const std::optional<at::Tensor> &hidden_bias);
 bool is_mask_left_aligned(const at::Tensor &tensor, const at::Tensor &mask);
 at::Tensor histc(const at::Tensor &self, int64_t bins, const at::Scalar &min,
                  const at::Scalar &max);
@@ -31,6 +23,9 @@ bool has_policy(uint32_t flag);
 
 /* Register aten::linear and aten::linear_backward, which go to the device whole. */
 void register_linear(torch::Library &device, torch::Library &autograd);
+
+/* Register recurrent layers and cells, in the CPU's parts (recurrent.cpp). */
+void register_recurrent(torch::Library &device, torch::Library &autograd);
 
 } // namespace dt_pu
 #endif

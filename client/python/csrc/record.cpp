@@ -541,8 +541,8 @@ static bool record_apart(Op &op, Stack *stack)
 Scratch &scratch()
 {
     static thread_local Scratch *mine = nullptr;
-    static thread_local std::unique_ptr<Scratch> owner;
     if (C10_UNLIKELY(!mine)) {
+        static thread_local std::unique_ptr<Scratch> owner; /* frees it with the thread */
         owner = std::make_unique<Scratch>();
         mine = owner.get();
     }
@@ -558,7 +558,7 @@ void Scratch::free_temporaries()
     temporaries.clear();
 }
 
-void Scratch::begin(const Op &op)
+void Scratch::begin(const Op &op, bool is_odd)
 {
     free_temporaries();
     key.clear();
@@ -573,7 +573,7 @@ void Scratch::begin(const Op &op)
     stream = 0;
     calls().now++;
     key.put(&op);
-    if (C10_UNLIKELY(is_default_type_odd()))
+    if (C10_UNLIKELY(is_odd))
         key.put(c10::get_default_dtype_as_scalartype());
 }
 
@@ -598,13 +598,14 @@ void record(Op &op, Stack *stack)
     note_place();
     if (any_mesh() && record_on_mesh(op, stack))
         return;
-    if (C10_UNLIKELY(is_default_type_odd())) {
+    const bool is_odd = is_default_type_odd();
+    if (C10_UNLIKELY(is_odd)) {
         if (record_apart(op, stack))
             return;
         compute_in_default(op, *stack);
     }
     Lock lock(recorder());
-    s.begin(op);
+    s.begin(op, is_odd);
     counters().count_operator();
     for (size_t i = 0; i < count; i++)
         put_value(s, op, op.arguments[i], (*stack)[begin + i]);

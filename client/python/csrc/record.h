@@ -24,7 +24,8 @@ struct Scratch {
     bool has_mask;
     uint32_t stream;         /* of random numbers, if the operator draws */
     void free_temporaries(); /* after a call, or when the one before did not come that far */
-    void begin(const Op &op);
+    /* `is_odd` is is_default_type_odd() */
+    void begin(const Op &op, bool is_odd);
     void end() /* the key is whole */
     {
         key.put(where());
@@ -39,6 +40,17 @@ struct Scratch {
 Scratch &scratch();
 
 void put_number(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v);
+/* As above, for what comes most: a whole number that a pointwise operator computes with. */
+inline void put_number(Scratch &s, const Op &op, const Argument &argument, const at::Scalar &number)
+{
+    if (C10_UNLIKELY(!op.is_pointwise || argument.kind != Kind::scalar || op.shapes_by_value ||
+                     number.type() != c10::kLong || number.isSymbolic())) {
+        put_number(s, op, argument, c10::IValue(number));
+        return;
+    }
+    s.key.put((uint64_t)'i' << 32 | 1);
+    s.scalars.push_back(dt_arg_int(number.toLong()));
+}
 void put_tensor(Scratch &s, const Op &op, const Argument &argument, const at::Tensor &tensor);
 void put_generator(Scratch &s, const at::Generator &generator);
 void put_value(Scratch &s, const Op &op, const Argument &argument, const c10::IValue &v);

@@ -142,8 +142,6 @@ void register_by_hand(torch::Library &lib, std::set<std::string> &done)
     BY_HAND("set_", set_nothing);
     BY_HAND("dropout", dropout);
     BY_HAND("dropout_", dropout_);
-    BY_HAND("_thnn_fused_lstm_cell", lstm_cell);
-    BY_HAND("_thnn_fused_gru_cell", gru_cell);
     BY_HAND("tensor_split.tensor_indices_or_sections", tensor_split);
     BY_HAND("_nested_tensor_from_mask_left_aligned", is_mask_left_aligned);
     BY_HAND("equal", equal);
@@ -158,10 +156,9 @@ void register_composites(torch::Library &device)
         torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
     lib->impl("dropout", TORCH_FN(dropout));
     lib->impl("dropout_", TORCH_FN(dropout_));
-    lib->impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
-    lib->impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
     lib->impl("tensor_split.tensor_indices_or_sections", TORCH_FN(tensor_split));
     register_linear(device, *lib);
+    register_recurrent(device, *lib);
 }
 
 /* By the dispatcher itself: torch::Library parses the name of each anew, and we have it. */

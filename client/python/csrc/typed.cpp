@@ -43,7 +43,7 @@ void put(Scratch &s, const Op &, const Argument &, int64_t number)
 
 void put(Scratch &s, const Op &op, const Argument &argument, double number)
 {
-    put_number(s, op, argument, number);
+    put_number(s, op, argument, c10::IValue(number));
 }
 
 void put(Scratch &s, const Op &, const Argument &, bool is_true)
@@ -263,13 +263,12 @@ bool is_plain(const Signature *signature)
 }
 
 /* Put together and sent, if its signature is known. Recorder held. */
-template <typename... Args> const Signature *send(Op &op, const Args &...args)
+template <typename... Args> const Signature *send(Scratch &s, Op &op, const Args &...args)
 {
-    Scratch &s = scratch();
     size_t i = 0;
     if (C10_UNLIKELY(is_default_type_odd()))
         return nullptr;
-    s.begin(op);
+    s.begin(op, false);
     (put(s, op, op.arguments[i++], args), ...);
     s.end();
     const Signature *signature = find_signature(s.key);
@@ -302,8 +301,9 @@ template <typename Name, typename R, typename... Args> struct Typed<Name, R(Args
         note_place();
         if (!any_mesh()) {
             Lock lock(recorder());
-            if (const Signature *signature = send(*op, args...)) {
-                New made{*signature, scratch()};
+            Scratch &s = scratch();
+            if (const Signature *signature = send(s, *op, args...)) {
+                New made{*signature, s};
                 return Give<R>::from(made);
             }
         }
@@ -321,7 +321,7 @@ template <typename Name, typename... Args> struct Typed<Name, at::Tensor &(at::T
         note_place();
         if (!any_mesh()) {
             Lock lock(recorder());
-            if (send(*op, self, args...))
+            if (send(scratch(), *op, self, args...))
                 return self;
         }
         (void)slowly(*op, self, args...);
@@ -344,7 +344,7 @@ template <typename Name, typename... Args> struct Typed<Name, void(at::TensorLis
         note_place();
         if (!any_mesh()) {
             Lock lock(recorder());
-            if (send(*op, self, args...)) {
+            if (send(scratch(), *op, self, args...)) {
                 bump_all(self);
                 return;
             }

@@ -429,7 +429,7 @@ void begin_view(Scratch &s, const Op &op, const at::Tensor &viewed)
 {
     Storage *storage = storage_of(viewed);
     decide_base(storage, viewed);
-    s.begin(op);
+    s.begin(op, is_default_type_odd());
     s.key.put(storage->base->number);
     s.key.put(geometry_in(storage, viewed)->number);
 }

@@ -1,7 +1,9 @@
 // Operators of our own, called by name as PyTorch's are: what front ends need and no schema of ATen
 // gives. They are registered when a device is opened, not by the linker.
 #include <ATen/core/Generator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include "backend/torch/torch_internal.h"
@@ -56,6 +58,36 @@ at::Tensor metadata(const at::Tensor &tensor)
     return result;
 }
 
+/* oneDNN's layer keeps what its backward pass needs only where gradients are wanted. An engine
+ * cannot know: the backward pass is an operator like any other. It is kept always, for the client
+ * to free; results are the same. */
+c10::SafeKernelFunction *rnn_layer_kernel;
+
+void rnn_layer(const c10::OperatorHandle &handle, Stack *stack)
+{
+    c10::AutoGradMode wanted(true);
+    rnn_layer_kernel->callBoxed(handle, c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+/* Over PyTorch's kernel, which warns: there is a reason. */
+void register_rnn_layer()
+{
+    struct Silence final : c10::WarningHandler {
+        void process(const c10::Warning &) override
+        {
+        }
+    } silence;
+    auto handle = c10::Dispatcher::singleton().findSchema({"aten::mkldnn_rnn_layer", ""});
+    if (!handle || !handle->hasKernelForDispatchKey(c10::DispatchKey::CPU))
+        return; /* without oneDNN */
+    rnn_layer_kernel =
+        new c10::SafeKernelFunction(handle->getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
+    static auto *lib =
+        new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+    c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+    lib->impl("mkldnn_rnn_layer", torch::CppFunction::makeFromBoxedFunction<&rnn_layer>());
+}
+
 } // namespace
 
 void register_operators()
@@ -74,6 +106,7 @@ void register_operators()
              torch::CppFunction::makeFromBoxedFunction<&set_generator_state>());
     lib->def("metadata(Tensor tensor) -> Tensor", metadata);
     register_linear();
+    register_rnn_layer();
 }
 
 } // namespace dt_torch
