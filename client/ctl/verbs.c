@@ -682,11 +682,10 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      "If the controller can be reached, its CA is compared with the token right away. A worker of "
      "another machine's controller takes tensors on port 7703 of all its addresses, over TLS: "
      "DataListen= in dtorch.conf(5). --torch links the LibTorch of a Python environment to where "
-     "the "
-     "backend of the packages looks, PREFIX/lib/dtorch/libtorch; its release is in the package's "
-     "description.",
+     "the backend of the packages looks, PREFIX/lib/dtorch/libtorch; its release is in the "
+     "package's description.",
      {"setup worker --controller=ctl1:7700 --token-file=-",
-      "setup worker --controller=ctl1:7700 --token-file=- --torch=/opt/torch"},
+      "setup worker --controller=ctl1 --token-file=- --torch=/opt/torch"},
      dt_ctl_setup_worker},
     {"version",
      "",
