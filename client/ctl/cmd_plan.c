@@ -509,12 +509,12 @@ int dt_ctl_job_explain_plan(dt_ctl_t *ctl)
     if (code != DT_CTL_EXIT_OK)
         return code;
     take_events(x);
-    if (x->event_count > 0)
+    if (x->event_count > 0) {
         add_up(x);
-    else
+    } else {
         add_defined(x);
-    if (x->event_count == 0)
         dt_ctl_note(ctl, "nothing ran in the time looked at: this is all that the job has defined");
+    }
     uint64_t dropped = dt_ctl_trace_dropped(&x->trace);
     if (dropped + x->trace.dropped_batches > 0)
         dt_ctl_note(ctl, "%" PRIu64 " events and %" PRIu64 " batches had no room and are missing",

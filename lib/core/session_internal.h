@@ -177,7 +177,8 @@ typedef struct dt_session_stats {
     uint32_t *index; /* hash, 1 + index */
 } dt_session_stats_t;
 
-/* One instance of a session on a node. */
+#define DT_SESSION_REPORTERS_MAX 64u /* engines of one instance; more do not count */
+
 /* What one engine of a link said last: it tells of what it did itself. */
 typedef struct dt_session_reporter {
     uint32_t engine;          /* its process id on the node */
@@ -185,9 +186,8 @@ typedef struct dt_session_reporter {
     uint32_t stat_count;
     uint64_t memory_bytes, memory_peak_bytes, tensors;
 } dt_session_reporter_t;
-#define DT_SESSION_REPORTERS_MAX                                                                   \
-    64u /* engines of one instance: one a device; more are not counted */
 
+/* One instance of a session on a node. */
 typedef struct dt_session_link {
     dt_list_t list;      /* in session.links */
     dt_list_t node_list; /* in place.links */

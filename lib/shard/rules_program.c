@@ -156,33 +156,48 @@ static bool vocabulary(const builder_t *b, int32_t *ret_input, dt_shard_span_t *
     return is_cut;
 }
 
-/* embedding(weight, indices): rows of others give -0.0, which adds nothing. */
-static void embedding(builder_t *b, dt_shard_span_t span)
+/* An index into rows of which this device has those of the span. */
+typedef struct here {
+    uint64_t inside; /* counted from the span's start; of others' rows, any that is here */
+    uint64_t others; /* a mask with a last dimension of 1: what points to rows of others */
+} here_t;
+
+/* `like`: metadata of a tensor with one row for each index. */
+static here_t point_here(builder_t *b, int32_t index_at, dt_shard_span_t span,
+                         const dt_meta_t *like)
 {
-    int32_t at = input_at(b->call, 1);
-    const dt_meta_t *index = &b->inputs[at], *out = &b->outputs[0];
-    dt_value_t args[ARG_MAX];
-    if (b->op->arg_count > ARG_MAX) {
-        b->has_failed = true;
-        return;
-    }
-    dt_meta_t thin = *out; /* the mask, with a dimension for the row */
+    const dt_meta_t *index = &b->inputs[index_at];
+    dt_meta_t thin = *like; /* the mask, with a dimension for the row */
     thin.sizes[thin.ndim - 1] = 1;
-    uint64_t own =
-        scalar_op(b, "aten::sub.Scalar", (uint64_t)at + 1, integer(span.lo), index, index->dtype);
+    uint64_t own = scalar_op(b, "aten::sub.Scalar", (uint64_t)index_at + 1, integer(span.lo), index,
+                             index->dtype);
     uint64_t inside =
         append(b, "aten::clamp", (dt_value_t[]){tensor(own), integer(0), integer(span.length - 1)},
                3, index, index->dtype);
     uint64_t others = append(b, "aten::ne.Tensor", (dt_value_t[]){tensor(own), tensor(inside)}, 2,
                              index, DT_DTYPE_BOOL);
-    uint64_t mask = scalar_op(b, "aten::unsqueeze", others, integer(-1), &thin, DT_DTYPE_BOOL);
+    return (here_t){inside,
+                    scalar_op(b, "aten::unsqueeze", others, integer(-1), &thin, DT_DTYPE_BOOL)};
+}
+
+/* embedding(weight, indices): rows of others give -0.0, which adds nothing. */
+static void embedding(builder_t *b, dt_shard_span_t span)
+{
+    int32_t at = input_at(b->call, 1);
+    const dt_meta_t *out = &b->outputs[0];
+    dt_value_t args[ARG_MAX];
+    if (b->op->arg_count > ARG_MAX) {
+        b->has_failed = true;
+        return;
+    }
+    const here_t here = point_here(b, at, span, out);
     memcpy(args, b->op->args, b->op->arg_count * sizeof *args);
-    args[1] = tensor(inside);
+    args[1] = tensor(here.inside);
     for (uint32_t i = 2; i < b->op->arg_count; i++)
         args[i] = (dt_value_t){.tag = DT_VALUE_DEFAULT}; /* they count in the gradient only */
     uint64_t rows = append_own(b, args);
     (void)append(b, "aten::masked_fill.Scalar",
-                 (dt_value_t[]){tensor(rows), tensor(mask), real(-0.0)}, 3, out, out->dtype);
+                 (dt_value_t[]){tensor(rows), tensor(here.others), real(-0.0)}, 3, out, out->dtype);
 }
 
 /* Which rows of the result this device has. False: all. */
@@ -208,29 +223,20 @@ static bool rows_here(const builder_t *b, dt_shard_span_t *ret_span)
 static void embedding_gradient(builder_t *b, dt_shard_span_t span)
 {
     int32_t from = input_at(b->call, 0), at = input_at(b->call, 1);
-    const dt_meta_t *given = &b->inputs[from], *index = &b->inputs[at];
+    const dt_meta_t *given = &b->inputs[from];
     int64_t padding = dt_shard_attr(b->call, "padding_idx").number;
     dt_value_t args[ARG_MAX];
     if (b->op->arg_count > ARG_MAX || b->op->arg_count < 4) {
         b->has_failed = true;
         return;
     }
-    dt_meta_t thin = *given;
-    thin.sizes[thin.ndim - 1] = 1;
-    uint64_t own =
-        scalar_op(b, "aten::sub.Scalar", (uint64_t)at + 1, integer(span.lo), index, index->dtype);
-    uint64_t inside =
-        append(b, "aten::clamp", (dt_value_t[]){tensor(own), integer(0), integer(span.length - 1)},
-               3, index, index->dtype);
-    uint64_t others = append(b, "aten::ne.Tensor", (dt_value_t[]){tensor(own), tensor(inside)}, 2,
-                             index, DT_DTYPE_BOOL);
-    uint64_t mask = scalar_op(b, "aten::unsqueeze", others, integer(-1), &thin, DT_DTYPE_BOOL);
+    const here_t here = point_here(b, at, span, given);
     uint64_t mine = append(b, "aten::masked_fill.Scalar",
-                           (dt_value_t[]){tensor((uint64_t)from + 1), tensor(mask), real(0)}, 3,
-                           given, given->dtype);
+                           (dt_value_t[]){tensor((uint64_t)from + 1), tensor(here.others), real(0)},
+                           3, given, given->dtype);
     memcpy(args, b->op->args, b->op->arg_count * sizeof *args);
     args[0] = tensor(mine);
-    args[1] = tensor(inside);
+    args[1] = tensor(here.inside);
     args[2] = integer(span.length);
     args[3] =
         integer(padding >= span.lo && padding < span.lo + span.length ? padding - span.lo : -1);

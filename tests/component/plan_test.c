@@ -1,34 +1,12 @@
 /* dtorchctl job explain-plan: a program on a mesh that runs all the while, and what is said of its
  * operators. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/clienttest.h"
+#include "lib/ctlbeside.h"
 
 TestSuite(plan, .timeout = 600);
-
-struct asker {
-    dt_testcluster_t *tc;
-    char job[32];
-    dt_testrun_t said;
-    atomic_bool is_done;
-};
-
-static void *ask(void *arg)
-{
-    struct asker *asker = arg;
-    char variable[600];
-    const char *env[] = {variable, NULL};
-    const char *args[] = {"job", "explain-plan", asker->job, "1", "-o", "json", NULL};
-    (void)snprintf(variable, sizeof variable, "DTORCH_ADMIN_SOCKET=%s",
-                   dt_testcluster_admin_socket(asker->tc));
-    asker->said = dt_testrun_program("dtorchctl", args, env);
-    atomic_store(&asker->is_done, true);
-    return NULL;
-}
 
 static dt_tensor_t *call1(dt_session_t *session, const char *name, dt_tensor_t *a)
 {
@@ -52,9 +30,8 @@ static void expect_in(const char *item, const char *text)
     cr_assert_not_null(strstr(item, text), "no %s in %s", text, item);
 }
 
-static dt_session_t *begin(struct asker *asker, uint32_t vdevs)
+static dt_session_t *begin(dt_ctlbeside_t *asker, uint32_t vdevs)
 {
-    dt_session_info_t info = {.struct_size = sizeof info};
     dt_session_t *session = NULL;
     asker->tc = dt_testcluster_start(
         &(dt_testcluster_options_t){.workers = 1, .worker_conf = "Devices=ref:2\nEngines=1\n"});
@@ -64,8 +41,7 @@ static dt_session_t *begin(struct asker *asker, uint32_t vdevs)
                                     .program = "plan",
                                     .connect_timeout_ms = DT_TESTCLUSTER_PATIENCE_MS};
     cr_assert_eq(dt_connect(&options, &session, NULL), DT_OK);
-    cr_assert_eq(dt_session_info(session, &info), DT_OK);
-    (void)snprintf(asker->job, sizeof asker->job, "%lu", (unsigned long)info.session);
+    dt_ctlbeside_job(asker, session);
     return session;
 }
 
@@ -109,20 +85,18 @@ Test(plan, says_rule_placements_moves_and_line_of_what_runs)
 {
     static const uint32_t sizes[] = {2};
     static const char *const names[] = {"dp"};
-    struct asker asker = {.is_done = false};
+    dt_ctlbeside_t asker = {0};
     char item[4096];
-    pthread_t thread;
     dt_mesh_t *mesh = NULL;
     dt_session_t *session = begin(&asker, 2);
     cr_assert_eq(dt_mesh_create(session, 1, sizes, names, NULL, &mesh, NULL), DT_OK);
     dt_tensor_t *sharded =
         upload(session, mesh, (dt_placement_t){.kind = DT_PLACEMENT_SHARD, .unit = 1, .groups = 1});
     step(session, sharded, mesh);
-    cr_assert_eq(pthread_create(&thread, NULL, ask, &asker), 0);
+    dt_ctlbeside_begin(&asker, "explain-plan", "1", "json");
     while (!atomic_load(&asker.is_done))
         step(session, sharded, mesh);
-    (void)pthread_join(thread, NULL);
-    cr_assert_eq(asker.said.code, 0, "%s%s", asker.said.err, dt_testcluster_logs(asker.tc));
+    dt_ctlbeside_end(&asker);
     (void)item_with(asker.said.out, "\"operator_name\":\"aten::sum\"", item, sizeof item);
     expect_in(item, "\"rule\":\"aten::sum");
     expect_in(item, "\"inputs\":\"float32 (4,) [Shard(0)]\"");
@@ -147,7 +121,7 @@ Test(plan, says_rule_placements_moves_and_line_of_what_runs)
 
 Test(plan, of_a_job_that_does_nothing_are_its_definitions)
 {
-    struct asker asker = {.is_done = false};
+    dt_ctlbeside_t asker = {0};
     dt_session_t *session = begin(&asker, 1);
     dt_tensor_t *a = dt_clienttest_f32(session, 0, NULL, (const float[]){3});
     dt_tensor_t *b = call1(session, "aten::sqrt", a);

@@ -2,13 +2,11 @@
  * demands, and compared with what the program did. */
 #include <criterion/criterion.h>
 #include <ctype.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/clienttest.h"
+#include "lib/ctlbeside.h"
 
 #define OPS_A_STEP 3
 #define EVENTS_MAX 200000
@@ -202,27 +200,7 @@ static bool has(const event_t *events, size_t count, char phase, unsigned pid, c
     return false;
 }
 
-/* ---- the tracer, beside the program ---- */
-
-struct tracer {
-    dt_testcluster_t *tc;
-    char job[32];
-    dt_testrun_t said;
-    atomic_bool is_done;
-};
-
-static void *trace(void *arg)
-{
-    struct tracer *tracer = arg;
-    char variable[600];
-    const char *env[] = {variable, NULL};
-    const char *args[] = {"job", "timeline", tracer->job, "2", NULL};
-    (void)snprintf(variable, sizeof variable, "DTORCH_ADMIN_SOCKET=%s",
-                   dt_testcluster_admin_socket(tracer->tc));
-    tracer->said = dt_testrun_program("dtorchctl", args, env);
-    atomic_store(&tracer->is_done, true);
-    return NULL;
-}
+/* ---- the program that is traced ---- */
 
 static void run_step(dt_session_t *session, dt_tensor_t *a, uint64_t step)
 {
@@ -244,10 +222,10 @@ static void run_step(dt_session_t *session, dt_tensor_t *a, uint64_t step)
 }
 
 /* What was traced, free(). */
-static event_t *traced(const struct tracer *tracer, size_t *ret_count)
+static event_t *traced(dt_ctlbeside_t *tracer, size_t *ret_count)
 {
+    dt_ctlbeside_end(tracer);
     char *text = tracer->said.out;
-    cr_assert_eq(tracer->said.code, 0, "%s%s", tracer->said.err, dt_testcluster_logs(tracer->tc));
     const char *end = json_value(text, 0);
     cr_assert(end && *json_space(end) == '\0', "no JSON: %.200s", end ? end : text);
     event_t *events = calloc(EVENTS_MAX, sizeof *events);
@@ -258,22 +236,18 @@ static event_t *traced(const struct tracer *tracer, size_t *ret_count)
 Test(timeline, it_has_the_operators_ranges_and_steps_of_a_running_program)
 {
     char conf[128];
-    struct tracer tracer = {.is_done = false};
-    pthread_t thread;
+    dt_ctlbeside_t tracer = {0};
     const float three = 3;
-    dt_session_info_t info = {.struct_size = sizeof info};
     (void)snprintf(conf, sizeof conf, "Devices=%s\nEngines=1\n", dt_clienttest_devices());
     tracer.tc =
         dt_testcluster_start(&(dt_testcluster_options_t){.workers = 1, .worker_conf = conf});
     dt_session_t *session = dt_clienttest_connect(tracer.tc, NULL, NULL);
     dt_tensor_t *a = dt_clienttest_f32(session, 0, NULL, &three);
     run_step(session, a, 1);
-    cr_assert_eq(dt_session_info(session, &info), DT_OK);
-    (void)snprintf(tracer.job, sizeof tracer.job, "%lu", (unsigned long)info.session);
-    cr_assert_eq(pthread_create(&thread, NULL, trace, &tracer), 0);
+    dt_ctlbeside_job(&tracer, session);
+    dt_ctlbeside_begin(&tracer, "timeline", "2", NULL);
     for (uint64_t step = 2; !atomic_load(&tracer.is_done); step++)
         run_step(session, a, step);
-    (void)pthread_join(thread, NULL);
 
     size_t count;
     event_t *events = traced(&tracer, &count);
@@ -335,9 +309,7 @@ Test(timeline, each_device_has_a_lane_of_what_it_moved_on_the_clock_of_the_progr
     static const int64_t shape[] = {4};
     static const float data[] = {1, 2, 3, 4};
     const dt_placement_t placement = {.kind = DT_PLACEMENT_SHARD};
-    struct tracer tracer = {.is_done = false};
-    dt_session_info_t info = {.struct_size = sizeof info};
-    pthread_t thread;
+    dt_ctlbeside_t tracer = {0};
     dt_session_t *session = NULL;
     dt_tensor_t *sharded = NULL;
     dt_mesh_t *mesh = NULL;
@@ -359,12 +331,10 @@ Test(timeline, each_device_has_a_lane_of_what_it_moved_on_the_clock_of_the_progr
                                 .placements = &placement};
     cr_assert_eq(dt_tensor_upload(session, &upload, &sharded, NULL), DT_OK);
     move_once(session, mesh, sharded);
-    cr_assert_eq(dt_session_info(session, &info), DT_OK);
-    (void)snprintf(tracer.job, sizeof tracer.job, "%lu", (unsigned long)info.session);
-    cr_assert_eq(pthread_create(&thread, NULL, trace, &tracer), 0);
+    dt_ctlbeside_job(&tracer, session);
+    dt_ctlbeside_begin(&tracer, "timeline", "2", NULL);
     while (!atomic_load(&tracer.is_done))
         move_once(session, mesh, sharded);
-    (void)pthread_join(thread, NULL);
     size_t count;
     event_t *events = traced(&tracer, &count);
     for (unsigned vdev = 0; vdev < 2; vdev++)
