@@ -249,6 +249,7 @@ bool dt_devices_engine_setup(const dt_devices_t *devices, const dt_conf_t *conf,
     dt_devices_select(conf, identity, &selection);
     ret_setup->device = found->index;
     ret_setup->threads = (int32_t)dt_conf_int(conf, "EngineThreads");
+    ret_setup->is_serial = !dt_conf_bool(conf, "Overlap");
     ret_setup->info = found->info;
     (void)dt_str_copy(ret_setup->backend, sizeof ret_setup->backend, found->backend);
     (void)dt_str_copy(ret_setup->seed, sizeof ret_setup->seed, identity->node_id_hex);

@@ -138,6 +138,8 @@ dt_status_t dt_exec_open(dt_exec_t *exec, uint32_t instance, const dt_exec_memor
     dt_list_init(&session->uploads);
     dt_list_init(&session->downloads);
     dt_list_init(&session->early);
+    dt_moves_init(&session->moves);
+    session->origin = &session->here;
     session->record = malloc(sizeof *session->record);
     dt_status_t status = session->record
                              ? vdevs_copy(session, memory->channel, err)
@@ -270,6 +272,10 @@ static bool run_records(dt_exec_session_t *session, int64_t until_ns)
             !dt_exec_bulk_settle(session))
             break;
         dt_exec_kick(session); /* what comes next may take long */
+        if (exec->options.is_serial && session->moves.count > 0) {
+            session->is_waiting = true;
+            break;
+        }
         if (!dt_exec_perform(session))
             break;
         session->has_record = false;
@@ -288,11 +294,11 @@ static void tell(dt_exec_session_t *session, bool is_idle)
         dt_exec_trace_turn(session);
     if (session->next == 0)
         return;
-    atomic_store_explicit(&session->memory.channel->executed, session->next - 1,
-                          memory_order_relaxed);
+    uint64_t executed = dt_exec_executed(session);
+    atomic_store_explicit(&session->memory.channel->executed, executed, memory_order_relaxed);
     if (session->has_emitted && !dt_exec_has_room(session))
         return;
-    if (session->reported != session->next - 1) {
+    if (session->reported != executed) {
         if (session->unreported_ns == 0)
             session->unreported_ns = exec->now_ns;
         if (is_idle || exec->now_ns - session->unreported_ns >= DT_EXEC_REPORT_NS)
@@ -319,6 +325,7 @@ static bool session_turn(dt_exec_session_t *session, int64_t least_ns)
     dt_exec_memory_use(session->memory.arena);
     session->has_emitted = true;
     dt_exec_bulk_read(session);
+    dt_exec_moves_turn(session);
     bool may_run = is_its_turn(session, least_ns);
     bool was_busy = may_run && run_records(session, exec->now_ns + DT_EXEC_QUANTUM_NS);
     bool can_go_on = may_run ? was_busy && !session->is_waiting && !session->is_blocked

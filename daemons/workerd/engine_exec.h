@@ -57,6 +57,7 @@ typedef struct dt_exec_options {
     int wake;                    /* kept; eventfd on which this thread sleeps, -1 in tests */
     int bell;                    /* kept; eventfd of the agent, -1 in tests */
     dt_transport_t *transport;   /* kept; NULL: redistributions are refused */
+    bool is_serial;              /* records wait for each redistribution before them */
 } dt_exec_options_t;
 
 /* The memory of one session, mapped. */

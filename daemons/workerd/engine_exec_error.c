@@ -111,8 +111,9 @@ dt_exec_cause_t *dt_exec_cause_new(dt_exec_session_t *session, uint64_t sequence
 {
     char text[sizeof err->text];
     char name[DT_RECORD_NAME_MAX + 1];
+    const dt_exec_origin_t *origin = session->origin;
     uint32_t depth =
-        session->range_depth < DT_EXEC_RANGES_MAX ? session->range_depth : DT_EXEC_RANGES_MAX;
+        origin->range_depth < DT_EXEC_RANGES_MAX ? origin->range_depth : DT_EXEC_RANGES_MAX;
     dt_exec_text_clean(text, sizeof text, err->text);
     dt_exec_text_clean(name, sizeof name, plan ? plan->signature->name : what);
     uint8_t *body = session->exec->cause;
@@ -123,16 +124,16 @@ dt_exec_cause_t *dt_exec_cause_new(dt_exec_session_t *session, uint64_t sequence
     at = put_text(at, DT_PACK_ERROR_OPERATOR, name, sizeof name);
     if (plan)
         at = put_text(at, DT_PACK_ERROR_INPUTS, inputs_print(session, plan), DT_EXEC_INPUTS_TEXT);
-    if (session->source)
-        at = put_text(at, DT_PACK_ERROR_SOURCE, session->source, DT_RECORD_TEXT_MAX);
+    if (origin->source)
+        at = put_text(at, DT_PACK_ERROR_SOURCE, origin->source, DT_RECORD_TEXT_MAX);
     at = put_text(at, DT_PACK_ERROR_NODE, session->node, sizeof session->node);
     at = dt_pack_number(at, DT_PACK_ERROR_DEVICE, session->device);
     at = dt_pack_number(at, DT_PACK_ERROR_VDEV, vdev);
     at = dt_pack_number(at, DT_PACK_ERROR_SOURCE_CODE, (uint64_t)err->source_code);
     for (uint32_t i = 0; i < depth; i++) {
-        size_t size = strnlen(session->ranges[i], sizeof session->ranges[i]);
+        size_t size = strnlen(origin->ranges[i], sizeof origin->ranges[i]);
         at = dt_pack_head(at, DT_PACK_ERROR_RANGE, size); /* an empty one counts too */
-        memcpy(at, session->ranges[i], size);
+        memcpy(at, origin->ranges[i], size);
         at += size;
     }
     size_t size = (size_t)(at - body);

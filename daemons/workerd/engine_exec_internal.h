@@ -5,7 +5,8 @@
  *   engine_exec_plan.c    definitions: plans; the check of a first execution
  *   engine_exec_local.c   what one vdev runs of a plan on several
  *   engine_exec_op.c      operators, on one vdev or on several
- *   engine_exec_move.c    tensors that are made of others' local ones: redistributions
+ *   engine_exec_move.c    tensors that are made of others' local ones
+ *   engine_exec_redistribute.c  those that move between devices: the communication queue
  *   engine_exec_run.c     the other records: frees, fetches, uploads, seeds, marks
  *   engine_exec_error.c   the first cause of a failure, as bytes
  *   engine_exec_bulk.c    tensor bytes in and out
@@ -15,8 +16,11 @@
  *   engine_exec_memory.c  blocks for the backend */
 #ifndef DT_WORKERD_ENGINE_EXEC_INTERNAL_H
 #define DT_WORKERD_ENGINE_EXEC_INTERNAL_H
+#include <string.h>
+
 #include "base/arena.h"
 #include "base/list.h"
+#include "core/moves.h"
 #include "engine_exec.h"
 #include "shard/rules.h"
 #include "wire/bulk.h"
@@ -50,6 +54,7 @@ typedef struct dt_exec_storage {
     uint16_t place;         /* of the vdev in the tensor's mesh, below DT_RECORD_VDEV_MAX */
     uint64_t version;       /* sequence that wrote it last */
     dt_exec_cause_t *cause; /* poisoned; NULL: sound */
+    dt_move_mark_t mark;    /* what moves in the queue do with it */
     union {
         struct dt_exec_upload *upload;     /* bytes that have not come yet; NULL: none */
         struct dt_exec_storage *next_free; /* of a free one */
@@ -260,6 +265,13 @@ typedef struct dt_exec_stream {
     uint32_t number; /* the device's */
 } dt_exec_stream_t;
 
+/* Where in the program something comes from. */
+typedef struct dt_exec_origin {
+    const char *source; /* in session.sources; NULL: not told */
+    uint32_t range_depth;
+    char ranges[DT_EXEC_RANGES_MAX][128]; /* (range_depth), those that there is room for */
+} dt_exec_origin_t;
+
 struct dt_exec_session {
     dt_exec_t *exec;
     uint32_t instance;
@@ -307,9 +319,8 @@ struct dt_exec_session {
     uint32_t stream_count;
     char **sources; /* by number */
     uint32_t source_count;
-    const char *source; /* where operators come from now; NULL: not told */
-    char ranges[DT_EXEC_RANGES_MAX][128];
-    uint32_t range_depth;
+    dt_exec_origin_t here;          /* of the records that are performed now */
+    const dt_exec_origin_t *origin; /* that errors and traces name; `here`, but for a queued move */
     int64_t poison_since_ns;
     uint32_t poison_count; /* told in the second that began then */
 
@@ -320,12 +331,11 @@ struct dt_exec_session {
     uint32_t download_waits; /* of them those that the session waits for */
     dt_list_t early;
     uint64_t early_bytes;
-    dt_exec_plan_t *moving; /* a redistribution that began; NULL: none */
-    bool is_moved;          /* it has ended, so: */
-    dt_status_t move_status;
-    dt_exec_cause_t *move_cause; /* NULL: it has its value, or move_err says why not */
-    dt_error_t move_err;
-    uint64_t last_transfer; /* of an UPLOAD that was performed */
+    dt_moves_t moves;        /* queued redistributions */
+    struct dt_exec_run *run; /* the one that runs; NULL: none */
+    uint32_t kept_count;     /* tensors that the program has freed and queued moves keep */
+    bool is_short;           /* the record at hand found too little memory while they do */
+    uint64_t last_transfer;  /* of an UPLOAD that was performed */
     uint64_t ahead_bytes; /* of downloads sent and not received; what is whole in a window is not */
     uint32_t window_number;      /* of the newest window that came; 0: none */
     dt_exec_view_t *view;        /* NULL: none */
@@ -365,6 +375,20 @@ struct dt_exec {
 static inline int64_t dt_exec_now(dt_exec_t *exec)
 {
     return exec->now_ns = dt_clock_mono_ns(exec->options.clock);
+}
+
+static inline void dt_exec_origin_copy(dt_exec_origin_t *to, const dt_exec_origin_t *from)
+{
+    size_t count = from->range_depth < DT_EXEC_RANGES_MAX ? from->range_depth : DT_EXEC_RANGES_MAX;
+    to->source = from->source;
+    to->range_depth = from->range_depth;
+    memcpy(to->ranges, from->ranges, count * sizeof to->ranges[0]);
+}
+
+/* Of the records up to the last performed one those that are over: no move before them is open. */
+static inline uint64_t dt_exec_executed(const dt_exec_session_t *session)
+{
+    return dt_moves_settled(&session->moves, session->next > 0 ? session->next - 1 : 0);
 }
 
 /* ---- engine_exec_table.c ---- */
@@ -468,6 +492,21 @@ void dt_exec_move_free(
     struct dt_exec_move *move); /* what is not in the plan's arena; NULL is fine */
 /* As dt_exec_perform(). */
 bool dt_exec_perform_move(dt_exec_session_t *session, dt_exec_plan_t *plan);
+
+/* ---- engine_exec_redistribute.c ---- */
+
+/* End what has ended, begin what comes next. */
+void dt_exec_moves_turn(dt_exec_session_t *session);
+/* Whether queued moves leave to the operator at hand what it reads and writes, and memory. */
+bool dt_exec_moves_allow(dt_exec_session_t *session, const dt_exec_plan_t *plan);
+/* The operator at hand failed: whether it will have the memory once moves have ended that keep what
+ * the program has freed. It has to be performed again then. */
+bool dt_exec_moves_hold(dt_exec_session_t *session, const dt_exec_plan_t *plan, dt_status_t status);
+/* Whether what is not tried twice waits until more memory is free, as if nothing was kept. */
+bool dt_exec_moves_crowd(const dt_exec_session_t *session);
+/* A tensor is freed whose storage is marked: whether a queued move needs its handle, and frees it
+ * then. */
+bool dt_exec_run_keeps(dt_exec_session_t *session, const dt_exec_local_t *local);
 /* Take no part in what other engines do for this session any more. */
 void dt_exec_move_leave(dt_exec_session_t *session);
 
@@ -550,8 +589,8 @@ void dt_exec_memory_use(dt_shm_arena_t *arena);
 /* Trace for so long from now on, anew. Without memory nothing is traced. */
 void dt_exec_trace_begin(dt_exec_session_t *session, uint32_t duration_ms);
 /* An operator ran for `spent_ns`, up to now. */
-void dt_exec_trace_op(dt_exec_session_t *session, dt_exec_plan_t *plan, int64_t spent_ns,
-                      bool has_failed);
+void dt_exec_trace_op(dt_exec_session_t *session, dt_exec_plan_t *plan, uint64_t sequence,
+                      uint32_t signature, int64_t spent_ns, bool has_failed);
 /* Send what is due, and end the trace when its time is over. */
 void dt_exec_trace_turn(dt_exec_session_t *session);
 int64_t dt_exec_trace_due_ns(const dt_exec_session_t *session); /* of the next turn that matters */

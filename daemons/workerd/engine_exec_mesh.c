@@ -126,7 +126,8 @@ dt_exec_local_t *dt_exec_local(dt_exec_session_t *session, const dt_exec_mesh_t 
 static void local_free(dt_exec_session_t *session, dt_exec_local_t *local)
 {
     const dt_exec_options_t *options = &session->exec->options;
-    if (local->handle)
+    if (local->handle &&
+        (dt_move_may_write(&local->storage->mark) || !dt_exec_run_keeps(session, local)))
         options->backend->tensor_free(options->device, local->handle);
     if (local->storage)
         dt_exec_storage_unref(session, local->storage);

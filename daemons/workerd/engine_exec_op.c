@@ -281,9 +281,12 @@ DT_EXEC_HOT void run_end(dt_exec_session_t *session, dt_exec_plan_t *plan, dt_st
     dt_exec_t *exec = session->exec;
     dt_error_t *err = &exec->err;
     int64_t spent_ns = page_end(exec);
+    if (__builtin_expect(status != DT_OK, 0) && dt_exec_moves_hold(session, plan, status))
+        return;
     plan->stat->device_ns += (uint64_t)spent_ns;
     if (__builtin_expect(session->trace != NULL, 0))
-        dt_exec_trace_op(session, plan, spent_ns, status != DT_OK);
+        dt_exec_trace_op(session, plan, session->record->sequence, session->record->op.signature,
+                         spent_ns, status != DT_OK);
     plan->stat->count++;
     plan->stat->bytes += plan->bytes;
     plan->stat->is_changed = true;
@@ -443,7 +446,7 @@ static bool perform_parts(dt_exec_session_t *session, const dt_exec_plan_t *plan
 {
     if (parts_wait(session, plan))
         return false;
-    for (uint32_t i = 0; i < plan->part_count && !session->is_broken; i++) {
+    for (uint32_t i = 0; i < plan->part_count && !session->is_broken && !session->is_short; i++) {
         dt_exec_plan_t *part = plan->parts[i];
         dt_exec_cause_t *cause;
         if (take_local_inputs(session, part, &cause) == INPUTS_READY)
@@ -451,7 +454,7 @@ static bool perform_parts(dt_exec_session_t *session, const dt_exec_plan_t *plan
         else
             skip_op(session, part, cause);
     }
-    return true;
+    return !session->is_short;
 }
 
 /* ---- a record ---- */
@@ -478,6 +481,8 @@ static bool perform_other(dt_exec_session_t *session, dt_exec_plan_t *plan)
     case DT_EXEC_WAY_MOVE:
         return dt_exec_perform_move(session, plan);
     case DT_EXEC_WAY_REFUSE:
+        if (session->moves.count > 0)
+            return false; /* it may have to leave the other engines, which are in no move then */
         if (!dt_exec_move_again(session, plan)) {
             refuse_op(session, plan);
             return true;
@@ -500,6 +505,9 @@ static bool perform_op(dt_exec_session_t *session)
                       (unsigned long long)session->record->sequence, op->signature);
         return true;
     }
+    if (__builtin_expect(session->moves.count > 0, 0) && !dt_exec_moves_allow(session, plan))
+        return false;
+    session->is_short = false;
     if (__builtin_expect(plan->way != DT_EXEC_WAY_ONE, 0))
         return perform_other(session, plan);
     enum op_inputs inputs = take_inputs(session, plan, &cause);
@@ -512,7 +520,7 @@ static bool perform_op(dt_exec_session_t *session)
     for (uint32_t i = 0; i < op->scalar_count; i++)
         plan->args[plan->dynamic_at[i]] = op->scalars[i];
     execute(session, plan);
-    return true;
+    return !session->is_short;
 }
 
 static void perform_free(dt_exec_session_t *session)

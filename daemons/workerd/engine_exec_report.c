@@ -86,7 +86,7 @@ void dt_exec_tell_poison(dt_exec_session_t *session, dt_exec_cause_t *cause)
 void dt_exec_report(dt_exec_session_t *session)
 {
     uint8_t body[2 * DT_PACK_NUMBER_MAX];
-    uint64_t executed = session->next > 0 ? session->next - 1 : 0;
+    uint64_t executed = dt_exec_executed(session);
     session->payload = 0;
     session->unreported_ns = 0;
     if (executed == session->reported)
@@ -232,7 +232,7 @@ static void up_list(dt_exec_session_t *session, list_work_t *work, bool follows)
 static void list_add(dt_exec_session_t *session, list_work_t *work, uint64_t id,
                      const dt_exec_local_t *local)
 {
-    if (!local->storage)
+    if (!local->storage || local->storage->mark.is_coming)
         return;
     work->is_cut = work->left == 0;
     if (work->is_cut)

@@ -95,8 +95,8 @@ static bool perform_fetch(dt_exec_session_t *session)
     if (!local)
         return true; /* another engine's */
     const dt_exec_storage_t *storage = local->storage;
-    if (storage->upload)
-        return false;
+    if (storage->upload || session->moves.count > 0)
+        return false; /* who waits for a value waits for all that came before: dt_synchronize() */
     if (storage->cause) {
         dt_exec_result_error(session, session->record->move.number, storage->cause);
         return true;
@@ -211,60 +211,74 @@ static void perform_seed(dt_exec_session_t *session)
     }
 }
 
-static void set_source(dt_exec_session_t *session, uint64_t number, const char *text,
+/* False: the text that goes is that of queued moves, perhaps. */
+static bool set_source(dt_exec_session_t *session, uint64_t number, const char *text,
                        uint32_t text_bytes)
 {
     if (number >= DT_EXEC_SOURCES_MAX)
-        return;
+        return true;
     if (text_bytes > 0) {
         if (!session->sources)
             session->sources = calloc(DT_EXEC_SOURCES_MAX, sizeof *session->sources);
         if (!session->sources)
-            return;
+            return true;
+        if (session->sources[number] && session->moves.count > 0)
+            return false;
         free(session->sources[number]);
         session->sources[number] = strndup(text, text_bytes);
     }
-    session->source = session->sources ? session->sources[number] : NULL;
-    if (session->source)
+    session->here.source = session->sources ? session->sources[number] : NULL;
+    if (session->here.source)
         (void)dt_str_copy(session->memory.channel->source, sizeof session->memory.channel->source,
-                          session->source);
+                          session->here.source);
+    return true;
 }
 
-static void perform_mark(dt_exec_session_t *session)
+static bool perform_mark(dt_exec_session_t *session)
 {
     const dt_record_t *record = session->record;
     switch (record->note.what) {
     case DT_MARK_SOURCE:
-        set_source(session, record->note.value, record->note.text, record->note.text_bytes);
-        return;
+        return set_source(session, record->note.value, record->note.text, record->note.text_bytes);
     case DT_MARK_RANGE_BEGIN:
-        if (session->range_depth < DT_EXEC_RANGES_MAX)
-            (void)snprintf(session->ranges[session->range_depth], sizeof session->ranges[0], "%.*s",
+        if (session->here.range_depth < DT_EXEC_RANGES_MAX)
+            (void)snprintf(session->here.ranges[session->here.range_depth],
+                           sizeof session->here.ranges[0], "%.*s",
                            record->note.text_bytes < 127 ? (int)record->note.text_bytes : 127,
                            record->note.text_bytes ? record->note.text : "");
-        session->range_depth++;
-        return;
+        session->here.range_depth++;
+        return true;
     case DT_MARK_RANGE_END:
-        session->range_depth -= session->range_depth > 0;
-        return;
+        session->here.range_depth -= session->here.range_depth > 0;
+        return true;
     default: /* steps and snapshot points are the controller's */
-        return;
+        return true;
     }
 }
 
-static void perform_option(dt_exec_session_t *session)
+/* Whether a queued move may use what lies under the number of a plan. */
+static bool is_plan_used(const dt_exec_session_t *session, uint64_t id)
+{
+    return session->moves.count > 0 && id < session->plan_count && session->plans[id] &&
+           session->plans[id]->move;
+}
+
+static bool perform_option(dt_exec_session_t *session)
 {
     const dt_record_t *record = session->record;
     char text[16];
     int64_t id;
     if (record->note.what != DT_OPTION_DROP_SIGNATURE || record->note.text_bytes >= sizeof text)
-        return;
+        return true;
     (void)snprintf(text, sizeof text, "%.*s", (int)record->note.text_bytes, record->note.text);
     if (dt_str_to_i64(text, &id) != DT_OK || id < 0 || id >= session->plan_count)
-        return;
+        return true;
+    if (is_plan_used(session, (uint64_t)id))
+        return false;
     session->exec->named = NULL; /* it may have been this one, or a part of it */
     dt_exec_plan_free(session->plans[id]);
     session->plans[id] = NULL;
+    return true;
 }
 
 /* What a record would have made has the cause, on this engine's part of its mesh. */
@@ -301,9 +315,13 @@ bool dt_exec_perform_kind(dt_exec_session_t *session)
     case DT_RECORD_FETCH:
         return perform_fetch(session);
     case DT_RECORD_UPLOAD:
+        if (dt_exec_moves_crowd(session))
+            return false;
         perform_upload(session);
         return true;
     case DT_RECORD_DEF_PLAN:
+        if (is_plan_used(session, record->definition.id))
+            return false;
         dt_exec_define_plan(session, record);
         return true;
     case DT_RECORD_DEF_MESH:
@@ -313,11 +331,9 @@ bool dt_exec_perform_kind(dt_exec_session_t *session)
         perform_seed(session);
         return true;
     case DT_RECORD_MARK:
-        perform_mark(session);
-        return true;
+        return perform_mark(session);
     case DT_RECORD_SET_OPTION:
-        perform_option(session);
-        return true;
+        return perform_option(session);
     default:
         if (!(record->kind & DT_RECORD_OPTIONAL))
             refuse_record(session);

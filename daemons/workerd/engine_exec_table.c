@@ -84,7 +84,8 @@ static inline bool drop_local(dt_exec_session_t *session, uint64_t id)
         return false;
     dt_exec_local_t local = tensor->local;
     take_out(&session->tensors, (uint64_t)(tensor - session->tensors.places));
-    if (local.handle)
+    if (local.handle &&
+        (dt_move_may_write(&local.storage->mark) || !dt_exec_run_keeps(session, &local)))
         options->backend->tensor_free(options->device, local.handle);
     dt_exec_storage_unref(session, local.storage);
     return true;

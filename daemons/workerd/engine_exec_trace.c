@@ -186,17 +186,18 @@ static void add_name(struct dt_exec_trace *trace, const dt_exec_plan_t *plan, ui
 static char *new_source(dt_exec_session_t *session)
 {
     char *copy;
-    if (session->source == session->trace->source)
+    if (session->origin->source == session->trace->source)
         return NULL;
-    session->trace->source = session->source;
+    session->trace->source = session->origin->source;
     copy = malloc(DT_CHANNEL_SOURCE_BYTES);
     if (copy)
-        dt_exec_text_clean(copy, DT_CHANNEL_SOURCE_BYTES, session->source ? session->source : "");
+        dt_exec_text_clean(copy, DT_CHANNEL_SOURCE_BYTES,
+                           session->origin->source ? session->origin->source : "");
     return copy;
 }
 
-void dt_exec_trace_op(dt_exec_session_t *session, dt_exec_plan_t *plan, int64_t spent_ns,
-                      bool has_failed)
+void dt_exec_trace_op(dt_exec_session_t *session, dt_exec_plan_t *plan, uint64_t sequence,
+                      uint32_t signature, int64_t spent_ns, bool has_failed)
 {
     struct dt_exec_trace *trace = session->trace;
     int64_t now_ns = session->exec->now_ns;
@@ -208,11 +209,11 @@ void dt_exec_trace_op(dt_exec_session_t *session, dt_exec_plan_t *plan, int64_t 
         flush(session);
     if (plan->traced != trace->number) {
         plan->traced = trace->number;
-        add_name(trace, plan, session->record->op.signature);
+        add_name(trace, plan, signature);
     }
     trace->events[trace->event_count++] = (trace_event_t){
-        .sequence = session->record->sequence,
-        .signature = session->record->op.signature,
+        .sequence = sequence,
+        .signature = signature,
         .vdev = plan->vdev,
         .has_failed = has_failed,
         .begin_ns = now_ns - spent_ns,

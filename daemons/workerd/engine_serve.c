@@ -235,6 +235,7 @@ dt_status_t dt_engine_host_open(dt_engine_page_t *page, dt_engine_host_t **ret_h
         .wake = DT_ENGINE_FD_WAKE,
         .bell = DT_ENGINE_FD_BELL,
         .transport = host->transport,
+        .is_serial = host->setup.is_serial,
     };
     return dt_exec_create(&options, &host->exec, err);
 }

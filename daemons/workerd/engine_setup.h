@@ -4,6 +4,7 @@
  * one. */
 #ifndef DT_WORKERD_ENGINE_SETUP_H
 #define DT_WORKERD_ENGINE_SETUP_H
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "device/backend.h"
@@ -16,6 +17,7 @@ typedef struct dt_engine_setup {
     int32_t device;   /* index in the node, -1: none, the engine serves no session;
                          DT_ENGINE_DEVICE_LATER: another setup comes */
     int32_t threads;  /* that one operator may use */
+    bool is_serial;   /* Overlap=no */
     char backend[32]; /* its name */
     char dirs[2048];  /* where shared objects lie, one behind the other, each with its NUL */
     uint32_t dir_count;

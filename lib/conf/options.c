@@ -329,6 +329,13 @@ static const dt_conf_option_t worker_options[] = {
      .help = "threads that one operator may use",
      .more =
          "Some results depend on it in their last bits, so it should be the same on all nodes."},
+    {.name = "Overlap",
+     .type = DT_CONF_BOOL,
+     .dflt = "yes",
+     .help = "compute while tensors move between devices",
+     .more = "yes: a redistribution holds up only the operators that need what it moves, or would "
+             "write what it reads. no: everything that follows it waits. The results are the same "
+             "bits."},
     {.name = "Isolation",
      .type = DT_CONF_ENUM,
      .dflt = "tenant",

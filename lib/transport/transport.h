@@ -2,7 +2,7 @@
  * one engine, between engines of one host and between hosts.
  *
  *   executor:  dt_exchange_plan_create() once a plan, dt_transport_start() each time
- *        |         the session's records wait, the executor goes on with other sessions
+ *        |         the executor goes on meanwhile, see core/moves.h
  *        v
  *   communication thread: one an engine. It never waits for one exchange: each is a state machine,
  *        |         and it goes on with whichever can go on, so that sessions whose exchanges meet

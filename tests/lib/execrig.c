@@ -29,8 +29,8 @@ static int64_t fake_now(void *arg)
     return ((dt_execrig_t *)arg)->now_ns;
 }
 
-void dt_execrig_init(dt_execrig_t *rig, const dt_backend_t *backend, void *device,
-                     bool is_fake_clock)
+static void init(dt_execrig_t *rig, const dt_backend_t *backend, void *device, bool is_fake_clock,
+                 bool is_serial)
 {
     dt_error_t err = {0};
     memset(rig, 0, sizeof *rig);
@@ -50,9 +50,22 @@ void dt_execrig_init(dt_execrig_t *rig, const dt_backend_t *backend, void *devic
         .wake = -1,
         .bell = -1,
         .transport = rig->transport,
+        .is_serial = is_serial,
     };
     if (dt_exec_create(&options, &rig->exec, &err) != DT_OK)
         die("create", err.text);
+}
+
+void dt_execrig_init(dt_execrig_t *rig, const dt_backend_t *backend, void *device,
+                     bool is_fake_clock)
+{
+    init(rig, backend, device, is_fake_clock, false);
+}
+
+void dt_execrig_init_serial(dt_execrig_t *rig, const dt_backend_t *backend, void *device,
+                            bool is_fake_clock)
+{
+    init(rig, backend, device, is_fake_clock, true);
 }
 
 void dt_execrig_fini(dt_execrig_t *rig)

@@ -42,6 +42,9 @@ typedef struct dt_execrig_session {
 /* `is_fake_clock`: time is rig->now_ns. */
 void dt_execrig_init(dt_execrig_t *rig, const dt_backend_t *backend, void *device,
                      bool is_fake_clock);
+/* The same with Overlap=no. */
+void dt_execrig_init_serial(dt_execrig_t *rig, const dt_backend_t *backend, void *device,
+                            bool is_fake_clock);
 void dt_execrig_fini(dt_execrig_t *rig);
 
 /* A session on vdevs 0 .. vdev_count - 1 with an arena of that limit; 0: the heap. */
