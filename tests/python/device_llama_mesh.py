@@ -10,10 +10,11 @@ import importlib.util
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-os.environ["DTORCH_DTENSOR_IN_SAME_DEVICE"] = "4"
+os.environ["DTORCH_DTENSOR_IN_SAME_DEVICE"] = "16"
 
 import torch  # noqa: E402  (the number of devices is read when the session begins)
 
@@ -24,7 +25,9 @@ CONFIGURATIONS = {
     "none": ("", "dp", False), "dp2": ("dp2", "dp", False), "tp2": ("tp2", "dp", False), "tp3": ("tp3", "dp", False),
     "tp4": ("tp4", "dp", False), "tp2 with vocabulary": ("tp2", "dp", True), "dp2 x tp2": ("dp2,tp2", "dp", False),
     "fsdp2": ("fsdp2", "dp", False), "hsdp 2x2": ("dp2,fsdp2", "dp", False),
-    "cp2": ("cp2", "dp", False), "cp3": ("cp3", "dp", False), "cp4": ("cp4", "dp", False), "cp2 x tp2": ("cp2,tp2", "dp", False)}
+    "cp2": ("cp2", "dp", False), "cp3": ("cp3", "dp", False), "cp4": ("cp4", "dp", False), "cp2 x tp2": ("cp2,tp2", "dp", False),
+    "pp2": ("pp2", "dp", False), "pp2 x tp2": ("pp2,tp2", "dp", False), "dp2 x tp2 x pp2": ("dp2,tp2,pp2", "dp", False),
+    "dp2 x tp2 x pp2 x cp2": ("dp2,tp2,pp2,cp2", "dp", False)}
 
 
 def example() -> ModuleType:
@@ -52,15 +55,17 @@ class Llama:
     def make(self) -> None:
         self.program = example()
         self.model = self.program.load(self.smol)
-        self.want = self.program.run(copy.deepcopy(self.model), self.ids, self.ids[:1, :4], self.steps, 12, self.program.rate(self.smol))
+        self.want = self.run(lambda alone: self.program.Spread(alone, self.ids, self.ids[:1, :4], self.program.plainly(alone)))
+
+    def run(self, spread: Callable[[Any], Any]) -> Any:
+        return self.program.run(spread(copy.deepcopy(self.model)), self.steps, 12, self.program.rate(self.smol))
 
     def check(self, mesh: str, plan: str, vocabulary: bool) -> None:
         if self.program is None:
             self.make()
         where, made = self.program.configuration(mesh, plan, vocabulary, self.model.config)
-        model, batch, begin = self.program.spread(copy.deepcopy(self.model), where, made, self.ids, self.ids[:1, :4])
         try:
-            got = self.program.run(model, batch, begin, self.steps, 12, self.program.rate(self.smol))
+            got = self.run(lambda model: self.program.spread(model, where, made, self.ids, self.ids[:1, :4]))
             print(f"{mesh or 'one device'}: {self.program.compare(self.want, got)}")
         except SystemExit as error:
             raise AssertionError(str(error)) from None

@@ -39,6 +39,8 @@ void catch_up()
         (void)at::sequence_number::get_and_increment();
 }
 
+constexpr uint32_t backward_threads = 32; // devices that backward passes may be on, whatever came first
+
 struct Guard final : public c10::impl::DeviceGuardImplInterface {
     Guard() = default;
     explicit Guard(c10::DeviceType)
@@ -92,9 +94,12 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
         catch_up();
         return stream;
     }
+    /* Autograd asks once in a process, at its first backward pass, and makes a thread for each: that
+     * may be before a session has begun, and the next one may have more. Programs are told the
+     * session's number by torch.dtorch.device_count(). */
     c10::DeviceIndex deviceCount() const noexcept override
     {
-        return (c10::DeviceIndex)vdev_count();
+        return (c10::DeviceIndex)std::max(vdev_count(), backward_threads);
     }
     bool queryStream(const c10::Stream &) const override
     {

@@ -9,6 +9,7 @@ cluster of one node starts on this machine, and ends with the program. Only what
     dtorch.strict()         with it nothing is moved but by redistribute()
     dtorch.policy(...)      what saves moves, switched off one by one to measure it
     dtorch.distribute(...)  a model on a mesh, by a plan of dtorch.plans
+    dtorch.pipeline(model, stages, microbatches)  a model in stages on different meshes, trained with micro-batches
     dtorch.explain(fn, ...) what the function's operators become: rules, placements, moves, bytes, lines
     dtorch.plot_mesh(x)     which device holds what of x, as text and as SVG
     dtorch.scalable(...)    a function over many items, each on one of the devices that are there
@@ -34,17 +35,18 @@ from dtorch.session import configure, connect, disconnect, session_info
 __all__ = [
     "BegunError", "DeviceMesh", "Error", "OperatorError", "Partial", "Placement", "Replicate", "Shard", "TensorFuture",
     "arange", "configure", "connect", "disconnect", "distribute", "distribute_tensor", "empty", "explain", "eye", "fetch", "full",
-    "full_tensor", "init_device_mesh", "linspace", "ones", "plans", "plot_mesh", "policy", "rand", "randint", "randn", "randperm",
-    "redistribute", "scalable", "session_info", "shards", "strict", "to_torch", "zeros"]
+    "full_tensor", "init_device_mesh", "linspace", "ones", "pipeline", "plans", "plot_mesh", "policy", "rand", "randint", "randn",
+    "randperm", "redistribute", "scalable", "session_info", "shards", "strict", "to_torch", "zeros"]
 
 if TYPE_CHECKING:
     from dtorch import plans
     from dtorch._distribute import distribute
     from dtorch._explain import explain
+    from dtorch._pipeline import pipeline
     from dtorch._plot import plot_mesh
     from dtorch._scalable import scalable
 
-LATE = {"distribute": "_distribute", "explain": "_explain", "plot_mesh": "_plot", "scalable": "_scalable"}
+LATE = {"distribute": "_distribute", "explain": "_explain", "pipeline": "_pipeline", "plot_mesh": "_plot", "scalable": "_scalable"}
 
 
 def __getattr__(name: str) -> Any:

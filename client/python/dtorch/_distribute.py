@@ -1,7 +1,8 @@
 """dtorch.distribute(): a model's parameters onto a mesh, by a plan."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,22 +31,35 @@ def distribute(model: torch.nn.Module, device_mesh: DeviceMesh, plan: Any = None
     keep_gathered: what an operator reads elsewhere than at rest is kept until the parameter is written: fewer moves, more memory.
     Raises: TypeError, ValueError (a plan that does not fit), KeyError (the mesh lacks a dimension of the plan). All parameters
     are checked before the first one is moved."""
+    return spread(model, lambda _: device_mesh, plan, keep_gathered=keep_gathered)
+
+
+def spread(model: torch.nn.Module, mesh_of: Callable[[str], DeviceMesh], plan: Any, *, keep_gathered: bool = False) -> torch.nn.Module:
+    """distribute() onto several meshes: mesh_of says by the qualified name of a parameter or buffer where it goes. What is tied goes
+    where its first name says."""
     from dtorch.plans import as_plan
 
-    made = as_plan(plan, device_mesh)
-    layouts = {id(parameter): made.layout(name, parameter.shape, device_mesh) for name, parameter in model.named_parameters()}
+    layouts: dict[int, tuple[DeviceMesh, Layout]] = {}
+    for name, parameter in model.named_parameters():
+        mesh = mesh_of(name)
+        layouts[id(parameter)] = (mesh, as_plan(plan, mesh).layout(name, parameter.shape, mesh))
     done: dict[int, torch.Tensor] = {}
     flags = PINNED | (KEPT if keep_gathered else 0)
     kept = list(model.parameters()) + list(model.buffers())  # ids stay theirs until the end
-    for module in model.modules():
+    for prefix, module in model.named_modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                module._parameters[name] = _place_once(parameter, device_mesh, layouts.get(id(parameter)), flags, done)
+                mesh, layout = layouts.get(id(parameter)) or (mesh_of(_join(prefix, name)), None)
+                module._parameters[name] = _place_once(parameter, mesh, layout, flags, done)
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = _place_once(buffer, device_mesh, None, flags, done)
+                module._buffers[name] = _place_once(buffer, mesh_of(_join(prefix, name)), None, flags, done)
     del kept
     return model
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
 
 
 def _place_once(old: Any, mesh: DeviceMesh, layout: "Layout | None", flags: int, done: dict[int, torch.Tensor]) -> Any:
@@ -104,8 +118,41 @@ def _hint(parameter: torch.Tensor, layout: "Layout", flags: int) -> None:
     torch.ops.dtorch.hint(parameter.detach(), flags, use, state)
 
 
+_waiting: dict[int, Callable[[], None]] | None = None  # within settled_later(): by parameter, how to settle its gradient
+
+
+@contextlib.contextmanager
+def settled_later() -> Iterator[None]:
+    """Within, gradients are added up as backward passes make them; they go where the plan wants them once, at the end. Only for a
+    thread that runs the passes itself."""
+    global _waiting
+    if _waiting is not None:
+        raise RuntimeError("gradients are added up for one step at a time")
+    _waiting = {}
+    try:
+        yield
+    finally:
+        waiting, _waiting = _waiting, None
+        for settle in waiting.values():
+            settle()
+
+
+def add_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Add to a parameter's gradient, as a backward pass does, a tensor from anywhere."""
+    now = _sharded.layout_of(parameter)
+    with torch.no_grad():
+        here = gradient if now is None else _sharded.redistribute(gradient, *now)
+        parameter.grad = here if parameter.grad is None else parameter.grad + here
+    told = _followed.get(parameter)
+    if told is not None:
+        _settle(told[0], told[1], parameter)
+
+
 def _settle(mesh: DeviceMesh, layout: "Layout", parameter: torch.Tensor) -> None:
     """A gradient is there: to where the plan wants it."""
+    if _waiting is not None:
+        _waiting[id(parameter)] = functools.partial(_settle, mesh, layout, parameter)
+        return
     now = None if parameter.grad is None else _sharded.layout_of(parameter.grad)
     if now is not None and now[0].is_same_array(mesh) and now[1] == layout.gradient:
         return  # the mesh of a batch may have other names

