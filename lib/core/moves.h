@@ -8,7 +8,7 @@
  * Why nothing can lock up. The stream orders the moves, all members of a move have it at the same
  * place, and each engine begins its moves in that order, one after the other. A record waits for
  * moves before it only. So of all moves that have not ended the first one has nothing before it on
- * any of its members: they all come to it.
+ * any of its members: they all come to it. tests/sim/overlap.c tries it.
  *
  * Invariants: a storage's mark says how many queued moves read it and whether one makes it. Limits:
  * DT_MOVES_MAX in a queue; who makes one more waits. Threads: none of its own. */

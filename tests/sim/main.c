@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "overlap.h"
 #include "sim.h"
 #include "stream.h"
 
@@ -36,7 +37,8 @@ static bool run_one(uint64_t seed, bool is_traced, uint64_t *steps)
     uint64_t count = 0;
     bool is_ok = sim_run(seed, is_traced, failure, &count) &&
                  stream_run(seed, false, is_traced, failure, &count) &&
-                 stream_run(seed, true, is_traced, failure, &count);
+                 stream_run(seed, true, is_traced, failure, &count) &&
+                 overlap_run(seed, is_traced, failure, &count);
     *steps += count;
     if (!is_ok)
         (void)printf("FAILED seed %" PRIu64 ": %s\n  again: sim --first=%" PRIu64
