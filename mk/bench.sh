@@ -28,6 +28,9 @@ keys=$(echo "$2" | tr ',' ' ')
     # shellcheck disable=SC2086
     "$build/tests/bench/mesh" $keys
     mesh=$?
+    # shellcheck disable=SC2086
+    "$build/tests/bench/overlap" $keys
+    overlap=$?
     # The PyTorch device, where it is built; its own configuration, so that no cluster of this machine is measured.
     device=3
     spread=3
@@ -46,6 +49,6 @@ keys=$(echo "$2" | tr ',' ' ')
         context=$?
     fi
     # 3: none of the keys is one of its own
-    case $control$stream$fair$collective$shard$mesh$device$spread$context in *[!03]* | 333333333) touch build/bench.failed ;; esac
+    case $control$stream$fair$collective$shard$mesh$overlap$device$spread$context in *[!03]* | 3333333333) touch build/bench.failed ;; esac
 } | tee build/bench.jsonl
 [ ! -e build/bench.failed ]
