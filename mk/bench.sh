@@ -35,6 +35,7 @@ keys=$(echo "$2" | tr ',' ' ')
     device=3
     spread=3
     context=3
+    stages=3
     if [ -e "$build/lib/libdtorch_torch.so" ] && [ -x build/venv/bin/python ]; then
         build/venv/bin/python client/python/build_dtorch.py tree build/python "$build"
         # shellcheck disable=SC2086
@@ -47,8 +48,12 @@ keys=$(echo "$2" | tr ',' ' ')
         env -u DTORCH_ADDRESS -u DTORCH_BIN OMP_NUM_THREADS=1 PYTHONPATH="$PWD/build/python:$PWD/tests/python" \
             build/venv/bin/python tests/bench/context.py $keys
         context=$?
+        # shellcheck disable=SC2086
+        env -u DTORCH_ADDRESS -u DTORCH_BIN OMP_NUM_THREADS=1 PYTHONPATH="$PWD/build/python:$PWD/tests/python" \
+            build/venv/bin/python tests/bench/pipeline.py $keys
+        stages=$?
     fi
     # 3: none of the keys is one of its own
-    case $control$stream$fair$collective$shard$mesh$overlap$device$spread$context in *[!03]* | 3333333333) touch build/bench.failed ;; esac
+    case $control$stream$fair$collective$shard$mesh$overlap$device$spread$context$stages in *[!03]* | 33333333333) touch build/bench.failed ;; esac
 } | tee build/bench.jsonl
 [ ! -e build/bench.failed ]

@@ -3,9 +3,11 @@
 dtorch.pipeline() against the same model on the CPU: the order of 1F1B, gradients of whole batches, memory of each stage, tied
 parameters, checkpoints, and what is refused."""
 
-import copy
+import json
 import os
+import re
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import devicetest  # noqa: E402
 import dtorch  # noqa: E402
 from dtorch import plans  # noqa: E402
+from devicecluster import Cluster  # noqa: E402
 from dtorch._schedule import Action, Kind, of_stage, order  # noqa: E402
 
 WIDTH, LAYERS, WORDS = 16, 4, 12
@@ -350,6 +353,58 @@ def backward_passes_before_the_session_take_no_device_away() -> None:
     assert torch.equal(x.grad.cpu(), torch.ones(2)) and torch.dtorch.device_count() == 8
 
 
+# ---- what one sees ----
+
+
+def a_timeline_shows_each_stage_going_forward_and_backward_in_turn() -> None:
+    """On simulated devices, whose operators take their time: the order in which each device ran what it was given."""
+    count, microbatches = 4, 6
+    dtorch.disconnect()
+    del os.environ["DTORCH_DTENSOR_IN_SAME_DEVICE"]  # each stage has a device of its own
+    with Cluster(f"sim:{count},gbs=1") as cluster:
+        dtorch.configure(address=cluster.path, devices=count, device_kind="sim", connect_timeout=120)
+        model = Network(width=256, layers=count)
+        pipe = dtorch.pipeline(model, [dtorch.DeviceMesh("dtorch", [device]) for device in range(count)], microbatches,
+                               places={r"embed": 0, r"layers\.0": 0, r"layers\.1": 1, r"layers\.2": 2, r"layers\.3|norm|head": 3},
+                               loss_fn=lambda output, _: output.mean())
+        ids, _ = batch(4 * microbatches)
+        pipe.step(ids)
+        torch.dtorch.synchronize()
+        job = cluster.items("job", "list")[0]["id"]
+        said: list[str] = []
+        watcher = threading.Thread(target=lambda: said.append(cluster.ctl("job", "timeline", str(job), "3")))
+        watcher.start()
+        while watcher.is_alive():
+            pipe.step(ids)
+            for device in range(count):
+                torch.dtorch.synchronize(device)
+        watcher.join()
+        dtorch.disconnect()
+    for stage, passes in passes_of(json.loads(said[0]), count).items():
+        own = "".join("F" if kind is Kind.FORWARD else "B" for kind, _ in of_stage(stage, count, microbatches))
+        assert len(passes) >= 3 * len(own) and own in passes, f"stage {stage} ran {passes}, not {own} again and again"
+        whole = passes[passes.index(own):]
+        assert all(whole[at:at + len(own)] == own[:len(whole) - at] for at in range(0, len(whole), len(own))), (stage, whole, own)
+
+
+def passes_of(trace: dict[str, Any], count: int) -> dict[int, str]:
+    """By device, a letter for each pass of a layer in the order of time, by its first operator."""
+    lanes = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"]
+             if event["ph"] == "M" and event["name"] == "thread_name" and event["pid"] >= 10}
+    seen: dict[int, list[tuple[float, str]]] = {stage: [] for stage in range(count)}
+    letters = {"aten::tanh": "F", "aten::tanh_backward": "B"}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X" and event["name"] in letters:
+            seen[device_of(lanes[event["tid"]])].append((event["ts"], letters[event["name"]]))
+    return {stage: "".join(letter for _, letter in sorted(events)) for stage, events in seen.items()}
+
+
+def device_of(lane: str) -> int:
+    found = re.search(r"vdev (\d+)", lane)
+    assert found, f"lane {lane!r} names no device"
+    return int(found.group(1))
+
+
 CHECKS = (
     backward_passes_before_the_session_take_no_device_away,  # first, before there is a session
     each_stage_does_one_forward_and_one_backward, the_order_has_everything_once_and_after_what_it_needs,
@@ -369,6 +424,7 @@ def main() -> int:
     for (count, microbatches, rows), options in BATCHES.items():
         suite.check(f"gradients of {count} stages, {microbatches} micro-batches, {rows} rows{', tied' if options else ''}",
                     gradients_are_those_of_the_batch(count, microbatches, rows, **options))
+    suite.check("a timeline", a_timeline_shows_each_stage_going_forward_and_backward_in_turn)  # last, in another session
     return suite.finish()
 
 

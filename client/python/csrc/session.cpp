@@ -59,7 +59,7 @@ dt_session_t *connect(State &s)
     options.config_file = from.config_file;
     options.program = from.program;
     options.device_kind = device_kind();
-    options.backend = "torch";
+    options.backend = strcmp(options.device_kind, "sim") == 0 ? "sim" : "torch";
     options.bin_dir = from.bin_dir;
     options.private_devices = from.private_devices ? from.private_devices : "torch";
     options.record_file = from.record_file;

@@ -23,7 +23,8 @@ def configure(*, address: str | None = None, devices: int = 0, private: bool = F
     """Say where to connect, before the device is used for the first time.
 
     address: "host:port" or a unix socket's path, before DTORCH_ADDRESS and client.conf(5). devices: how many device indices
-    there are, 0 = 1. private: a private cluster even if an address is configured. device_kind: "cpu", "cuda". program: its name in
+    there are, 0 = 1. private: a private cluster even if an address is configured. device_kind: "cpu", "cuda"; "sim" for a worker's
+    simulated devices, which take the time of operators and compute nothing: values are zeros. program: its name in
     lists of jobs, None = the script's.
     Units: memory_limit in bytes for each device; connect_timeout in seconds, 0 = 10, 60 for a private
     cluster.
