@@ -39,7 +39,8 @@ void catch_up()
         (void)at::sequence_number::get_and_increment();
 }
 
-constexpr uint32_t backward_threads = 32; // devices that backward passes may be on, whatever came first
+/* Devices that backward passes may be on, whatever came first. */
+constexpr uint32_t backward_threads = 32;
 
 struct Guard final : public c10::impl::DeviceGuardImplInterface {
     Guard() = default;
@@ -94,8 +95,8 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
         catch_up();
         return stream;
     }
-    /* Autograd asks once in a process, at its first backward pass, and makes a thread for each: that
-     * may be before a session has begun, and the next one may have more. Programs are told the
+    /* Autograd asks once in a process, at its first backward pass, and makes a thread for each:
+     * that may be before a session has begun, and the next one may have more. Programs are told the
      * session's number by torch.dtorch.device_count(). */
     c10::DeviceIndex deviceCount() const noexcept override
     {
