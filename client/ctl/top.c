@@ -9,8 +9,6 @@
 #define BAR_COLUMNS  10
 #define LINES_FIXED  7 /* header, keys, blank lines, headings, footers, the cursor's */
 #define LINES_MIN    4 /* jobs at least, and devices at least */
-#define SAME_NS      INT64_C(50000000)   /* nearer reports are one, told with rounded ages */
-#define SILENT_NS    INT64_C(2500000000) /* without a report nothing runs */
 #define DEVICES_SORT "-load,-mem_used,id"
 
 /* ---- looks ---- */
@@ -21,11 +19,6 @@ void dt_ctl_top_forget(dt_ctl_top_look_t *look)
     *look = (dt_ctl_top_look_t){0};
 }
 
-static int64_t reported_ns(const Dtorch__V1__Job *job, int64_t now_ns)
-{
-    return job->stats_age_ms < 0 ? 0 : now_ns - job->stats_age_ms * DT_CLOCK_MS_NS;
-}
-
 void dt_ctl_top_remember(dt_ctl_top_look_t *look, const dt_ctl_top_t *top, int64_t now_ns)
 {
     dt_ctl_top_forget(look);
@@ -34,20 +27,8 @@ void dt_ctl_top_remember(dt_ctl_top_look_t *look, const dt_ctl_top_t *top, int64
         return;
     look->at_ns = now_ns;
     look->count = top->job_count;
-    for (size_t i = 0; i < top->job_count; i++) {
-        const Dtorch__V1__Job *job = top->jobs[i]->job;
-        const Dtorch__V1__TopRates *rates = top->jobs[i]->rates;
-        look->jobs[i] = (dt_ctl_top_seen_t){
-            .id = job->id,
-            .operators = job->operators_executed,
-            .bytes = job->bytes,
-            .device_ns = job->device_ns,
-            .reported_ns = reported_ns(job, now_ns),
-            .has_rates = rates != NULL,
-            .operators_per_second = rates ? rates->operators_per_second : 0,
-            .device_percent = rates ? rates->device_percent : 0,
-        };
-    }
+    for (size_t i = 0; i < top->job_count; i++)
+        look->jobs[i] = (dt_ctl_top_seen_t){top->jobs[i]->job->id, top->jobs[i]->job->bytes};
 }
 
 static int compare_seen(const void *left, const void *right)
@@ -67,35 +48,26 @@ static const dt_ctl_top_seen_t *find_seen(const dt_ctl_top_look_t *look, uint64_
 
 /* ---- rows ---- */
 
-static uint64_t per_second(uint64_t now, uint64_t before, int64_t elapsed_ns)
+static uint64_t stream_rate(const Dtorch__V1__Job *job, const dt_ctl_top_look_t *before,
+                            int64_t now_ns)
 {
-    return now > before ? (uint64_t)((double)(now - before) * 1e9 / (double)elapsed_ns + 0.5) : 0;
+    const dt_ctl_top_seen_t *seen = find_seen(before, job->id);
+    if (!seen || job->bytes <= seen->bytes || now_ns <= before->at_ns)
+        return 0;
+    double seconds = (double)(now_ns - before->at_ns) / 1e9;
+    return (uint64_t)((double)(job->bytes - seen->bytes) / seconds + 0.5);
 }
 
 static Dtorch__V1__TopRates *rates_of(dt_arena_t *pool, const Dtorch__V1__Job *job,
                                       const dt_ctl_top_look_t *before, int64_t now_ns)
 {
-    const dt_ctl_top_seen_t *seen = before->at_ns ? find_seen(before, job->id) : NULL;
-    if (!seen || now_ns <= before->at_ns)
-        return NULL;
-    int64_t report_ns = reported_ns(job, now_ns), between_ns = report_ns - seen->reported_ns;
-    bool is_new = between_ns > SAME_NS, is_silent = now_ns - report_ns > SILENT_NS;
-    if (is_new && seen->reported_ns == 0)
-        return NULL; /* the first report: since when is not known */
-    if (!is_new && !is_silent && !seen->has_rates)
+    if (job->operators_per_second < 0 || job->device_percent < 0)
         return NULL;
     Dtorch__V1__TopRates *rates = dt_ctl_alloc(pool, 1, sizeof *rates);
     dtorch__v1__top_rates__init(rates);
-    rates->bytes_per_second = per_second(job->bytes, seen->bytes, now_ns - before->at_ns);
-    if (is_new) {
-        rates->operators_per_second =
-            per_second(job->operators_executed, seen->operators, between_ns);
-        /* Nanoseconds a second, in hundredths of a whole. */
-        rates->device_percent = per_second(job->device_ns, seen->device_ns, between_ns) / 10000000;
-    } else if (!is_silent) {
-        rates->operators_per_second = seen->operators_per_second;
-        rates->device_percent = seen->device_percent;
-    }
+    rates->operators_per_second = (uint64_t)job->operators_per_second;
+    rates->device_percent = (uint64_t)job->device_percent;
+    rates->bytes_per_second = stream_rate(job, before, now_ns);
     return rates;
 }
 

@@ -1,21 +1,16 @@
-/* What `top` shows: jobs with their rates between two looks, devices with who is on them.
- * Threads: one. Never asks anybody: messages in, text out. */
+/* What `top` shows: jobs with their rates, devices with who is on them. Rates of operators and of
+ * device time are the controller's; that of the stream is between two looks. Threads: one. Never
+ * asks anybody: messages in, text out. */
 #ifndef DT_CTL_TOP_H
 #define DT_CTL_TOP_H
 #include "dtorch/v1/tool.pb-c.h"
 #include "jobs.h"
 #include "nodes.h"
 
-/* Counters of one job when it was looked at. Nodes report in turns of their own, about each second:
- * a rate is what changed between two reports over the time between those. */
+/* One job when it was looked at. */
 typedef struct dt_ctl_top_seen {
     uint64_t id;
-    uint64_t operators;
-    uint64_t bytes;
-    uint64_t device_ns;
-    int64_t reported_ns; /* of operators and device_ns; 0: never */
-    bool has_rates;
-    uint64_t operators_per_second, device_percent; /* kept until the next report */
+    uint64_t bytes; /* of its stream */
 } dt_ctl_top_seen_t;
 
 typedef struct dt_ctl_top_look {

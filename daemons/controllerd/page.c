@@ -110,8 +110,8 @@ static void put_job(dt_json_t *json, const Dtorch__V1__Job *job)
     dt_json_put_uint(json, "devices", job->n_bindings);
     dt_json_put_uint(json, "accepted", job->operators);
     dt_json_put_uint(json, "executed", job->operators_executed);
-    dt_json_put_uint(json, "device_us", job->device_ns / 1000);
-    dt_json_put_int(json, "stats_age", job->stats_age_ms);
+    dt_json_put_int(json, "rate", job->operators_per_second);
+    dt_json_put_int(json, "busy", job->device_percent);
     dt_json_put_uint(json, "queued", job->queued_bytes);
     dt_json_put_uint(json, "memory", job->memory_bytes);
     dt_json_put_uint(json, "tensors", job->tensors);

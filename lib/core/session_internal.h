@@ -185,6 +185,11 @@ typedef struct dt_session_reporter {
     dt_session_stat_t *stats; /* by index of the session's names */
     uint32_t stat_count;
     uint64_t memory_bytes, memory_peak_bytes, tensors;
+    uint64_t operators, device_ns;             /* all of `stats` */
+    uint64_t since_operators, since_device_ns; /* at since_ns */
+    int64_t since_ns;                          /* the report that rates are from; 0: none yet */
+    int64_t told_ns;                           /* the last report of operators */
+    double operators_per_s, device_ns_per_s;   /* negative: not known yet */
 } dt_session_reporter_t;
 
 /* One instance of a session on a node. */
@@ -218,7 +223,6 @@ typedef struct dt_session_link {
     uint8_t *peer;      /* the node's PeerDoor, as WorkerSessionDown; NULL: none */
     uint32_t peer_bytes;
     uint64_t memory_bytes, memory_peak_bytes, tensors, operators, device_ns; /* of all of them */
-    int64_t stats_ns;  /* when operators were reported last; 0: never */
     int64_t memory_ns; /* when memory was; 0: never */
 } dt_session_link_t;
 
@@ -478,6 +482,7 @@ int64_t dt_sessions_wall_ms(const dt_sessions_t *sessions);
 
 /* session_usage.c */
 void dt_session_drop_reporters(dt_session_link_t *link);
+void dt_session_rates_show(const dt_session_t *session, Dtorch__V1__Job *job, int64_t now_ns);
 void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
                            int64_t now_ns);
 void dt_session_stats_fini(dt_session_stats_t *stats);

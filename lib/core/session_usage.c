@@ -10,8 +10,11 @@
 #include "base/hash.h"
 #include "core/session_internal.h"
 
-#define ROWS_MAX 1024u
-#define MIB      (UINT64_C(1) << 20)
+#define ROWS_MAX  1024u
+#define MIB       (UINT64_C(1) << 20)
+#define RATE_NS   INT64_C(500000000)  /* nearer reports are one */
+#define SILENT_NS INT64_C(2500000000) /* an engine that reports nothing so long computes nothing   \
+                                       */
 
 struct row {
     char key[64], program[128];
@@ -137,7 +140,8 @@ static dt_session_reporter_t *reporter_of(dt_session_link_t *link, uint32_t engi
     if (!grown)
         return NULL;
     link->reporters = grown;
-    grown[link->reporter_count] = (dt_session_reporter_t){.engine = engine};
+    grown[link->reporter_count] =
+        (dt_session_reporter_t){.engine = engine, .operators_per_s = -1, .device_ns_per_s = -1};
     return &grown[link->reporter_count++];
 }
 
@@ -176,7 +180,49 @@ static void take_operator(dt_session_link_t *link, dt_session_reporter_t *from,
     add(&stats->sums[at], &more);
     link->operators += more.count;
     link->device_ns += more.device_ns;
+    from->operators += more.count;
+    from->device_ns += more.device_ns;
     *seen = now;
+}
+
+/* An engine reports each second while it computes. What it did between two of its own reports, over
+ * the time between them, is its rate; a job's is the sum of its engines', since those do not report
+ * together. */
+static void take_rate(dt_session_reporter_t *from, int64_t now_ns)
+{
+    int64_t elapsed_ns = now_ns - from->since_ns;
+    from->told_ns = now_ns;
+    if (from->since_ns && elapsed_ns < RATE_NS)
+        return; /* a part of one report */
+    if (from->since_ns) {
+        double seconds = (double)elapsed_ns / 1e9;
+        from->operators_per_s = (double)(from->operators - from->since_operators) / seconds;
+        from->device_ns_per_s = (double)(from->device_ns - from->since_device_ns) / seconds;
+    }
+    from->since_ns = now_ns;
+    from->since_operators = from->operators;
+    from->since_device_ns = from->device_ns;
+}
+
+void dt_session_rates_show(const dt_session_t *session, Dtorch__V1__Job *job, int64_t now_ns)
+{
+    double operators_per_s = 0, device_ns_per_s = 0;
+    bool is_known = false;
+    for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
+        const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
+        for (uint32_t i = 0; i < link->reporter_count; i++) {
+            const dt_session_reporter_t *from = &link->reporters[i];
+            if (from->operators_per_s < 0)
+                continue;
+            is_known = true;
+            if (now_ns - from->told_ns > SILENT_NS)
+                continue; /* it computes nothing */
+            operators_per_s += from->operators_per_s;
+            device_ns_per_s += from->device_ns_per_s;
+        }
+    }
+    job->operators_per_second = is_known ? (int64_t)(operators_per_s + 0.5) : -1;
+    job->device_percent = is_known ? (int64_t)(device_ns_per_s / 1e7 + 0.5) : -1;
 }
 
 void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionStats *stats,
@@ -189,7 +235,7 @@ void dt_session_take_stats(dt_session_link_t *link, const Dtorch__V1__SessionSta
         if (stats->operators[i]->name[0])
             take_operator(link, from, stats->operators[i]);
     if (stats->n_operators > 0)
-        link->stats_ns = now_ns;
+        take_rate(from, now_ns);
     if (link->memory_ns && now_ns > link->memory_ns) /* it held that much until now */
         link->session->memory_mib_ms +=
             link->memory_bytes / MIB * (uint64_t)((now_ns - link->memory_ns) / 1000000);

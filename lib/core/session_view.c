@@ -87,14 +87,12 @@ void dt_session_event_refused(dt_sessions_t *sessions, const dt_session_stream_t
 
 static void sum_links(const dt_session_t *session, Dtorch__V1__Job *job, int64_t now_ns)
 {
-    int64_t stats_ns = 0;
     for (dt_list_t *at = session->links.next; at != &session->links; at = at->next) {
         const dt_session_link_t *link = DT_CONTAINER_OF(at, dt_session_link_t, list);
         job->memory_bytes += link->memory_bytes;
         job->memory_peak_bytes += link->memory_peak_bytes;
-        stats_ns = link->stats_ns > stats_ns ? link->stats_ns : stats_ns;
     }
-    job->stats_age_ms = stats_ns ? (now_ns - stats_ns) / 1000000 : -1;
+    dt_session_rates_show(session, job, now_ns);
     for (uint32_t i = 0; i < session->stats.count; i++) {
         job->operators_executed += session->stats.sums[i].count;
         job->device_ns += session->stats.sums[i].device_ns;

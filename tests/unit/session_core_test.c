@@ -838,6 +838,44 @@ Test(session, what_two_engines_of_a_node_say_is_added_up)
     dt_sessiontest_free(test);
 }
 
+static const Dtorch__V1__Job *job_of(dt_sessiontest_t *test)
+{
+    Dtorch__V1__JobDetail *detail;
+    dt_error_t err;
+    cr_assert_eq(
+        dt_sessions_get(test->sessions, test->session, &test->arena, test->now_ns, &detail, &err),
+        DT_OK);
+    return detail->job;
+}
+
+/* Each engine reports each second, but not together. */
+Test(session, rates_of_engines_are_between_their_own_reports)
+{
+    dt_sessiontest_t *test = prepared();
+    dt_sessiontest_link(test, 1, 201, 5);
+    report_stats_of(test, 71, 5, 0);
+    dt_sessiontest_pass(test, 900);
+    report_stats_of(test, 72, 7, 0);
+    cr_assert_eq(job_of(test)->operators_per_second, -1); /* since when is not known */
+    cr_assert_eq(job_of(test)->device_percent, -1);
+    dt_sessiontest_pass(test, 100);
+    report_stats_of(test, 71, 1005, 0);
+    cr_assert_eq(job_of(test)->operators_per_second, 1000);
+    dt_sessiontest_pass(test, 100); /* nearer than that is a part of the same report */
+    report_stats_of(test, 71, 1006, 0);
+    cr_assert_eq(job_of(test)->operators_per_second, 1000);
+    dt_sessiontest_pass(test, 800);
+    report_stats_of(test, 72, 200007, 0);
+    cr_assert_eq(job_of(test)->operators_per_second, 201000);
+    cr_assert_eq(job_of(test)->device_percent, 20);
+    dt_sessiontest_pass(test, 1800); /* the first one is silent, the second not yet */
+    cr_assert_eq(job_of(test)->operators_per_second, 200000);
+    dt_sessiontest_pass(test, 3000);
+    cr_assert_eq(job_of(test)->operators_per_second, 0);
+    cr_assert_eq(job_of(test)->device_percent, 0);
+    dt_sessiontest_free(test);
+}
+
 static const Dtorch__V1__UsageReport *usage_of(dt_sessiontest_t *test)
 {
     Dtorch__V1__UsageReport *report;

@@ -5,7 +5,7 @@
 const byId = (id) => document.getElementById(id);
 const PERIOD_MS = 1000, SOON_MS = 150, SILENT_MS = 4000, DENSE_FROM = 49, SAMPLES = 90;
 const HEALTH = ["unknown", "ok", "degraded", "failed", "missing"];
-const state = {doc: null, heardAt: 0, chosen: null, job: null, sort: "rate", turned: false, past: new Map(), rates: [],
+const state = {doc: null, heardAt: 0, chosen: null, job: null, sort: "rate", turned: false, rates: [],
   seen: 0, nodes: new Map(), order: [], drawnAs: ""};
 
 // ---- text ----
@@ -87,22 +87,10 @@ function jobsByDevice(doc) {
   return map;
 }
 
-// ---- rates: between two reports of a job ----
+// ---- the last minutes' operators a second ----
 
 function takeRates(doc) {
-  let sum = 0;
-  for (const job of doc.jobs) {
-    const at = doc.now - Math.max(0, job.stats_age), old = state.past.get(job.id);
-    let rate = old ? old.rate : 0, busy = old ? old.busy : 0;
-    if (old && at - old.at > 100) {
-      rate = Math.max(0, job.executed - old.executed) * 1000 / (at - old.at);
-      busy = Math.max(0, job.device_us - old.device_us) / 10 / (at - old.at);
-    } else if (job.stats_age > 2500) rate = busy = 0;
-    job.rate = rate, job.busy = busy, sum += rate;
-    state.past.set(job.id, old && at - old.at <= 100 ? {...old, rate, busy} : {at, executed: job.executed, device_us: job.device_us, rate, busy});
-  }
-  for (const id of state.past.keys()) if (!doc.jobs.some((job) => job.id === id)) state.past.delete(id);
-  state.rates.push(sum);
+  state.rates.push(doc.jobs.reduce((sum, job) => sum + Math.max(0, job.rate), 0));
   if (state.rates.length > SAMPLES) state.rates.shift();
 }
 
@@ -277,7 +265,7 @@ function move(key) {
 // ---- tables ----
 
 const COLUMNS = [["id", "ID", (j) => String(j.id)], ["program", "Program", (j) => j.program, "l"], ["state", "State", (j) => j.state === "away" ? "away, " + span(j.grace) + " left" : j.state, "l"],
-  ["key", "Key", (j) => j.key, "l"], ["devices", "Devices", (j) => String(j.devices)], ["rate", "Ops/s", (j) => count(j.rate)], ["busy", "Device time", (j) => Math.round(j.busy) + " %"],
+  ["key", "Key", (j) => j.key, "l"], ["devices", "Devices", (j) => String(j.devices)], ["rate", "Ops/s", (j) => j.rate < 0 ? "–" : count(j.rate)], ["busy", "Device time", (j) => j.busy < 0 ? "–" : j.busy + " %"],
   ["memory", "Memory", (j) => size(j.memory)], ["tensors", "Tensors", (j) => count(j.tensors)], ["queued", "Queued", (j) => size(j.queued)], ["step", "Step", (j) => j.step === undefined ? "" : String(j.step)],
   ["errors", "Errors", (j) => j.errors ? String(j.errors) : ""], ["started", "Age", (j, doc) => span(doc.now - j.started)]];
 function drawJobs(doc) {
@@ -363,7 +351,7 @@ async function look() {
     const answer = await fetch("status.json", {signal: AbortSignal.timeout(10000)}), doc = await answer.json();
     if (doc.wait) pause = SOON_MS, why = "The controller does not come to tell its state.";
     else if (!state.doc || doc.now !== state.doc.now) {
-      if (state.doc && doc.cluster.started !== state.doc.cluster.started) state.seen = 0, state.past.clear(), byId("events").replaceChildren();
+      if (state.doc && doc.cluster.started !== state.doc.cluster.started) state.seen = 0, byId("events").replaceChildren();
       takeRates(doc);
       state.doc = doc, state.heardAt = performance.now();
       draw();
