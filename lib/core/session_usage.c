@@ -13,8 +13,7 @@
 #define ROWS_MAX  1024u
 #define MIB       (UINT64_C(1) << 20)
 #define RATE_NS   INT64_C(500000000)  /* nearer reports are one */
-#define SILENT_NS INT64_C(2500000000) /* an engine that reports nothing so long computes nothing   \
-                                       */
+#define SILENT_NS INT64_C(2500000000) /* an engine without a report since then does nothing */
 
 struct row {
     char key[64], program[128];
