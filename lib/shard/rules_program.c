@@ -2,7 +2,9 @@
  *   means   each device's mean, times (its count / the count of all), adds up
  *   vocab=  an index points into a dimension that is sharded: it is counted from the shard's start;
  *           what lies elsewhere gives 0 here, and the results add up; in a gradient, each device
- *           makes the rows that it has */
+ *           makes the rows that it has
+ *   groups  native_group_norm reads memory in the order that strides tell, and those of one
+ *           picture may tell another than those of several did */
 #include <string.h>
 
 #include "shard/rules_internal.h"
@@ -285,6 +287,37 @@ static void classes(builder_t *b, dt_shard_span_t span)
     (void)append_own(b, args);
 }
 
+/* ---- group norms ---- */
+
+static bool is_group_norm(const dt_shard_call_t *call)
+{
+    return strncmp(call->rule->name.at, "aten::native_group_norm", 23) == 0;
+}
+
+/* The kernel takes its input as it lies: channels first, or last as a whole batch shows it. The
+ * program has seen to that for the global tensor. A view of one picture of several can have
+ * strides that are neither, of which the forward pass complains and the backward one does not. */
+static void group_norm(builder_t *b)
+{
+    dt_value_t args[ARG_MAX + 2];
+    if (b->op->arg_count > ARG_MAX + 2) {
+        b->has_failed = true;
+        return;
+    }
+    memcpy(args, b->op->args, b->op->arg_count * sizeof *args);
+    for (uint32_t i = 0; i < 2; i++) { /* backward: the gradient and the input */
+        int32_t at = input_at(b->call, i);
+        const dt_meta_t *mine = at >= 0 ? &b->inputs[at] : NULL;
+        if (!mine || mine->ndim < 2 || mine->sizes[0] != 1 ||
+            b->call->signature->inputs[at].meta.sizes[0] == 1)
+            continue;
+        const dt_value_t dense[] = {args[i], {.tag = DT_VALUE_MEMORY_FORMAT, .number = 0}};
+        args[i] = tensor(append(b, "aten::contiguous", dense, 2, mine, mine->dtype));
+    }
+    if (b->count)
+        (void)append_own(b, args);
+}
+
 bool dt_shard_program(const dt_shard_call_t *call, const dt_shard_mesh_t *mesh, uint32_t index,
                       dt_arena_t *arena, dt_shard_local_t *local)
 {
@@ -299,13 +332,15 @@ bool dt_shard_program(const dt_shard_call_t *call, const dt_shard_mesh_t *mesh, 
     dt_shard_span_t span;
     bool is_mean =
         call->is_scaled || (call->reduce == DT_SHARD_REDUCE_AVG && dt_shard_has_mean(call));
-    if (!is_mean && !call->rule->vocabulary)
+    if (!is_mean && !call->rule->vocabulary && !is_group_norm(call))
         return true;
     b.ops = dt_arena_calloc(arena, OP_MAX, sizeof *b.ops);
     if (!b.ops)
         return false;
     if (is_mean)
         mean(&b);
+    else if (is_group_norm(call))
+        group_norm(&b);
     else if (dt_shard_makes_vocabulary(call) && rows_here(&b, &span))
         embedding_gradient(&b, span);
     else if (dt_shard_makes_vocabulary(call))

@@ -390,6 +390,36 @@ Test(shard_rules, a_program_numbers_the_dynamic_arguments_of_the_call)
     dt_arena_fini(&arena);
 }
 
+static void norm_of_groups(int64_t pictures)
+{
+    start("aten::native_group_norm", 1, two);
+    input(4, SIZES(pictures, 6, 3, 3))->layout.placements[0] = dt_placement_shard(0);
+    input(1, SIZES(6));
+    input(1, SIZES(6));
+    for (int i = 0; i < 4; i++)
+        value((dt_value_t){.tag = DT_VALUE_INT, .number = SIZES(pictures, 6, 9, 2)[i]});
+    value((dt_value_t){.tag = DT_VALUE_DOUBLE, .real = 1e-5});
+    output(4, SIZES(pictures, 6, 3, 3))->layout.placements[0] = dt_placement_shard(0);
+    output(2, SIZES(pictures, 2))->layout.placements[0] = dt_placement_shard(0);
+    output(2, SIZES(pictures, 2))->layout.placements[0] = dt_placement_shard(0);
+}
+
+Test(shard_rules, a_group_norm_of_one_picture_of_several_reads_it_dense)
+{
+    dt_arena_t arena;
+    dt_arena_init(&arena, 1u << 20);
+    norm_of_groups(3);
+    cr_assert_eq(localize(0, &arena).op_count, 1);
+    dt_shard_local_t local = localize(1, &arena);
+    cr_assert_eq(local.op_count, 2);
+    cr_assert_str_eq(local.ops[0].name, "aten::contiguous");
+    cr_assert_eq(local.ops[0].args[0].id, 1);
+    cr_assert_eq(local.ops[1].args[0].id, DT_SHARD_TEMP);
+    cr_assert_eq(local.ops[1].args[1].id, 2);
+    cr_assert_eq(local.ops[1].args[3].number, 1); /* pictures here */
+    dt_arena_fini(&arena);
+}
+
 Test(shard_rules, elements_of_a_list_have_layouts_of_their_own)
 {
     static const uint64_t given[] = {1, 1};

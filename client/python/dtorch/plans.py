@@ -20,7 +20,7 @@ from dtorch.mesh import DeviceMesh
 from dtorch.placements import Placement, Replicate, Shard
 
 __all__ = ["Layout", "Plan", "Rule", "as_plan", "context_parallel", "count_next_tokens", "data_parallel", "expert_parallel", "fsdp",
-           "layers_on_stages", "llama_tensor_parallel", "stages", "zero"]
+           "layers_on_stages", "llama_tensor_parallel", "sd3_tensor_parallel", "stages", "zero"]
 
 Dim = str | int
 
@@ -178,6 +178,20 @@ def llama_tensor_parallel(dim: Dim = "tp", *, config: Any = None, vocabulary: bo
     if vocabulary:
         rules.append(Rule(r"\b(embed_tokens|lm_head)\.weight$", Shard(0)))
     return Plan({dim: rules})
+
+
+def sd3_tensor_parallel(dim: Dim = "tp", *, head_width: int = 1) -> Plan:
+    """For diffusers' SD3Transformer2DModel, and models with its names: heads of both streams' attention and the width of the
+    feed-forward networks in parts.
+
+    head_width: of one head (the configuration's attention_head_dim): parts then have whole heads, whatever the mesh's size."""
+    heads, width = Shard(0, unit=head_width), Shard(1, unit=head_width)
+    return Plan({dim: [
+        Rule(r"\battn2?\.(to_(q|k|v)|add_(q|k|v)_proj)\.(weight|bias)$", heads),
+        Rule(r"\battn2?\.(to_out\.0|to_add_out)\.weight$", width),
+        Rule(r"\bff(_context)?\.net\.0\.proj\.(weight|bias)$", Shard(0)),
+        Rule(r"\bff(_context)?\.net\.2\.weight$", Shard(1)),
+    ]})
 
 
 def expert_parallel(dim: Dim = "ep") -> Plan:
