@@ -258,6 +258,35 @@ static bool is_harmless(const dt_record_t *record)
     return record->kind == DT_RECORD_FETCH || record->kind == DT_RECORD_MARK;
 }
 
+/* The record at hand was not performed. */
+static void wait_begin(dt_exec_session_t *session)
+{
+    if (session->moves.count > 0 && session->wait_since_ns == 0)
+        session->wait_since_ns = session->exec->now_ns;
+}
+
+/* It is now. */
+static void wait_end(dt_exec_session_t *session, int64_t now_ns)
+{
+    dt_exec_move_time(session->exec, DT_ENGINE_MOVE_WAITS, now_ns - session->wait_since_ns);
+    session->wait_since_ns = 0;
+}
+
+/* Perform what is at hand. */
+static bool perform(dt_exec_session_t *session)
+{
+    dt_exec_t *exec = session->exec;
+    int64_t begin_ns = exec->now_ns;
+    session->is_waiting = exec->options.is_serial && session->moves.count > 0;
+    if (session->is_waiting || !dt_exec_perform(session)) {
+        wait_begin(session);
+        return false;
+    }
+    if (__builtin_expect(session->wait_since_ns != 0, 0))
+        wait_end(session, begin_ns);
+    return true;
+}
+
 /* Perform records until the quantum is over or nothing can be done. Returns whether one was. */
 static bool run_records(dt_exec_session_t *session, int64_t until_ns)
 {
@@ -272,11 +301,7 @@ static bool run_records(dt_exec_session_t *session, int64_t until_ns)
             !dt_exec_bulk_settle(session))
             break;
         dt_exec_kick(session); /* what comes next may take long */
-        if (exec->options.is_serial && session->moves.count > 0) {
-            session->is_waiting = true;
-            break;
-        }
-        if (!dt_exec_perform(session))
+        if (!perform(session))
             break;
         session->has_record = false;
         session->next = session->record->sequence + 1;

@@ -334,6 +334,7 @@ struct dt_exec_session {
     dt_moves_t moves;        /* queued redistributions */
     struct dt_exec_run *run; /* the one that runs; NULL: none */
     uint32_t kept_count;     /* tensors that the program has freed and queued moves keep */
+    int64_t wait_since_ns;   /* the record at hand waits while moves are queued; 0: it does not */
     bool is_short;           /* the record at hand found too little memory while they do */
     uint64_t last_transfer;  /* of an UPLOAD that was performed */
     uint64_t ahead_bytes; /* of downloads sent and not received; what is whole in a window is not */
@@ -375,6 +376,14 @@ struct dt_exec {
 static inline int64_t dt_exec_now(dt_exec_t *exec)
 {
     return exec->now_ns = dt_clock_mono_ns(exec->options.clock);
+}
+
+/* Add to what the page says of moves. */
+static inline void dt_exec_move_time(dt_exec_t *exec, dt_engine_move_time_t what, int64_t ns)
+{
+    _Atomic uint64_t *sum = &exec->options.page->move_ns[what]; /* written on this thread only */
+    atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + (uint64_t)ns,
+                          memory_order_relaxed);
 }
 
 static inline void dt_exec_origin_copy(dt_exec_origin_t *to, const dt_exec_origin_t *from)

@@ -413,6 +413,8 @@ static void run_tell(dt_exec_run_t *run, bool has_failed)
     for (uint32_t i = 0; i < move->own_count; i++)
         bytes += (uint64_t)dt_meta_bytes(&move->owns[i].to);
     dt_exec_move_count(session, plan, bytes);
+    dt_exec_move_time(session->exec, DT_ENGINE_MOVE_RUNS,
+                      dt_exec_now(session->exec) - run->begin_ns);
     session->origin = &run->origin;
     for (uint32_t i = 0; session->trace && i < move->own_count; i++) {
         plan->vdev = move->owns[i].vdev;

@@ -153,6 +153,8 @@ static void add_counts(dt_engines_stats_t *stats, const dt_engine_snapshot_t *sh
         stats->answers[i] += shot->answers[i];
     for (size_t i = 0; i < DT_ENGINE_MOVED_COUNT; i++)
         stats->moved[i] += shot->moved[i];
+    for (size_t i = 0; i < DT_ENGINE_MOVE_TIME_COUNT; i++)
+        stats->move_ns[i] += shot->move_ns[i];
 }
 
 static void report(engine_t *engine, Dtorch__V1__EngineEvent__Kind kind, int signo, int exit_status,

@@ -71,10 +71,11 @@ typedef struct dt_engines_stats {
     uint64_t hung;
     uint64_t failed;
     uint64_t progress; /* operators finished by all engines that ever were */
-    uint64_t answers[DT_ENGINE_ANSWERER_COUNT]; /* of their metadata threads, likewise */
-    uint64_t moved[DT_ENGINE_MOVED_COUNT];      /* bytes between devices, likewise */
-    uint32_t failures;                          /* deaths in a row; what the back-off comes from */
-    int64_t retry_at_ns;                        /* when the next one is started; 0: none is due */
+    uint64_t answers[DT_ENGINE_ANSWERER_COUNT];  /* of their metadata threads, likewise */
+    uint64_t moved[DT_ENGINE_MOVED_COUNT];       /* bytes between devices, likewise */
+    uint64_t move_ns[DT_ENGINE_MOVE_TIME_COUNT]; /* likewise */
+    uint32_t failures;                           /* deaths in a row; what the back-off comes from */
+    int64_t retry_at_ns;                         /* when the next one is started; 0: none is due */
 } dt_engines_stats_t;
 
 /* Ownership: keeps `options` pointers until freed; gives *ret_engines, free with dt_engines_free().

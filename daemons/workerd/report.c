@@ -101,6 +101,12 @@ static void engine_metrics(const dt_report_t *report, dt_metrics_text_t *text)
                        (int64_t)engines->moved[DT_ENGINE_MOVED_MEMORY]);
     dt_metrics_integer(text, DT_METRICS_LABELS({"by", "link"}),
                        (int64_t)engines->moved[DT_ENGINE_MOVED_LINK]);
+    dt_metrics_family(text, "dtorch_worker_move_seconds_total", DT_METRICS_COUNTER,
+                      "Time that redistributions ran, and that operators waited for them");
+    dt_metrics_real(text, DT_METRICS_LABELS({"what", "runs"}),
+                    seconds((int64_t)engines->move_ns[DT_ENGINE_MOVE_RUNS]));
+    dt_metrics_real(text, DT_METRICS_LABELS({"what", "waits"}),
+                    seconds((int64_t)engines->move_ns[DT_ENGINE_MOVE_WAITS]));
 }
 
 static void bulk_metrics(const dt_node_sessions_stats_t *sessions, dt_metrics_text_t *text)

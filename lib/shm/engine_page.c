@@ -121,6 +121,8 @@ void dt_engine_page_read(const dt_engine_page_t *page, int64_t now_ns,
         ret_snapshot->answers[i] = atomic_load_explicit(&page->answers[i], memory_order_relaxed);
     for (size_t i = 0; i < DT_ENGINE_MOVED_COUNT; i++)
         ret_snapshot->moved[i] = atomic_load_explicit(&page->moved[i], memory_order_relaxed);
+    for (size_t i = 0; i < DT_ENGINE_MOVE_TIME_COUNT; i++)
+        ret_snapshot->move_ns[i] = atomic_load_explicit(&page->move_ns[i], memory_order_relaxed);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         words[i] = atomic_load_explicit(&page->op_name[i], memory_order_relaxed);
     memcpy(ret_snapshot->op_name, words, DT_ENGINE_PAGE_NAME_MAX);

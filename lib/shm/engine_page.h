@@ -40,6 +40,13 @@ typedef enum dt_engine_moved {
     DT_ENGINE_MOVED_COUNT
 } dt_engine_moved_t;
 
+/* What took time about it, of each session. */
+typedef enum dt_engine_move_time {
+    DT_ENGINE_MOVE_RUNS,  /* a redistribution ran */
+    DT_ENGINE_MOVE_WAITS, /* a record waited for one */
+    DT_ENGINE_MOVE_TIME_COUNT
+} dt_engine_move_time_t;
+
 typedef struct dt_engine_page {
     uint32_t magic;               /* agent, before the engine starts */
     uint32_t version;             /* agent, before the engine starts */
@@ -53,6 +60,7 @@ typedef struct dt_engine_page {
     _Atomic uint64_t op_name[16]; /* NUL-padded bytes; of the operator that runs or ran last */
     _Atomic uint64_t answers[DT_ENGINE_ANSWERER_COUNT]; /* of the metadata thread */
     _Atomic uint64_t moved[DT_ENGINE_MOVED_COUNT];      /* bytes, by who moves them */
+    _Atomic uint64_t move_ns[DT_ENGINE_MOVE_TIME_COUNT];
 } dt_engine_page_t;
 _Static_assert(sizeof(dt_engine_page_t) <= DT_ENGINE_PAGE_BYTES, "it is one page");
 
@@ -68,6 +76,7 @@ typedef struct dt_engine_snapshot {
     char op_name[DT_ENGINE_PAGE_NAME_MAX + 1]; /* printable ASCII */
     uint64_t answers[DT_ENGINE_ANSWERER_COUNT];
     uint64_t moved[DT_ENGINE_MOVED_COUNT];
+    uint64_t move_ns[DT_ENGINE_MOVE_TIME_COUNT];
 } dt_engine_snapshot_t;
 
 /* Create the memory of one page, with magic and version written.

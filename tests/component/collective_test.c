@@ -1,6 +1,7 @@
 /* Tensors that move between devices, through real daemons: devices of one engine, engines of one
- * worker (shared memory), of two and four workers (sockets). The bits are the same everywhere, and
- * who is lost in a redistribution is named to the program. */
+ * worker (shared memory), of two and four workers (sockets). The bits are the same everywhere, who
+ * is lost in a redistribution is named to the program, and operators that need nothing of one go on
+ * beside it. */
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,12 +23,12 @@ typedef struct cluster {
     dt_mesh_t *mesh; /* 4 devices in a row */
 } cluster_t;
 
-static void open_cluster(cluster_t *c, int workers, const char *devices)
+static void open_cluster_with(cluster_t *c, int workers, const char *devices, const char *lines)
 {
     char conf[128];
     const uint32_t four = 4;
     dt_error_t err;
-    (void)snprintf(conf, sizeof conf, "Devices=%s\n", devices);
+    (void)snprintf(conf, sizeof conf, "Devices=%s\n%s", devices, lines);
     c->tc =
         dt_testcluster_start(&(dt_testcluster_options_t){.workers = workers, .worker_conf = conf});
     dt_connect_options_t options = {.struct_size = sizeof options,
@@ -39,6 +40,11 @@ static void open_cluster(cluster_t *c, int workers, const char *devices)
                  dt_testcluster_logs(c->tc));
     cr_assert_eq(dt_mesh_create(c->session, 1, &four, NULL, NULL, &c->mesh, &err), DT_OK, "%s",
                  err.text);
+}
+
+static void open_cluster(cluster_t *c, int workers, const char *devices)
+{
+    open_cluster_with(c, workers, devices, "");
 }
 
 static void close_cluster(cluster_t *c)
@@ -262,4 +268,166 @@ Test(collective, an_engine_that_is_killed_in_the_middle_ends_it_for_all)
 {
     kill_in_the_middle(1, "ref:4");
     kill_in_the_middle(2, "ref:2");
+}
+
+/* ---- what goes on beside them ---- */
+
+/* How many operators of a name the session's nodes have executed, as they report. */
+typedef struct executed {
+    uint64_t session;
+    const char *name;
+    uint64_t wanted;
+} executed_t;
+
+static bool has_executed(dt_testcluster_t *tc, void *arg)
+{
+    const executed_t *what = arg;
+    Dtorch__V1__GetJobRequest request = DTORCH__V1__GET_JOB_REQUEST__INIT;
+    uint8_t *reply;
+    size_t size;
+    uint64_t count = 0;
+    request.id = what->session;
+    if (dt_testcluster_admin_call(tc, "GetJob", &request.base, &reply, &size, NULL) != DT_OK)
+        return false;
+    Dtorch__V1__JobDetail *job = dtorch__v1__job_detail__unpack(NULL, size, reply);
+    for (size_t i = 0; job && i < job->n_operators; i++)
+        if (strcmp(job->operators[i]->name, what->name) == 0)
+            count = job->operators[i]->count;
+    if (job)
+        dtorch__v1__job_detail__free_unpacked(job, NULL);
+    free(reply);
+    return count >= what->wanted;
+}
+
+/* A tensor on the first device alone, and twice of it: an operator that needs no other device. */
+typedef struct alone {
+    dt_tensor_t *input, *twice;
+} alone_t;
+
+static void begin_alone(cluster_t *c, const float *data, alone_t *ret_alone)
+{
+    ret_alone->input = dt_clienttest_f32(c->session, 2, (const int64_t[]){ROWS, COLUMNS}, data);
+    ret_alone->twice =
+        dt_clienttest_call2(c->session, "aten::add.Tensor", ret_alone->input, ret_alone->input);
+}
+
+static void end_alone(cluster_t *c, const float *data, alone_t *alone)
+{
+    float twice[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        twice[i] = 2 * data[i];
+    expect(c, alone->twice, twice, "the operator beside it");
+    dt_tensor_free(alone->input);
+    dt_tensor_free(alone->twice);
+}
+
+static pid_t stop_engine(cluster_t *c)
+{
+    pid_t pid = 0;
+    cr_assert(dt_testcluster_wait(c->tc, find_engine, &pid, PATIENCE), "%s",
+              dt_testcluster_logs(c->tc));
+    cr_assert_eq(kill(pid, SIGSTOP), 0);
+    return pid;
+}
+
+static void await_alone(cluster_t *c)
+{
+    dt_session_info_t info = {.struct_size = sizeof info};
+    cr_assert_eq(dt_session_info(c->session, &info), DT_OK);
+    executed_t what = {info.session, "aten::add.Tensor", 1};
+    cr_expect(dt_testcluster_wait(c->tc, has_executed, &what, PATIENCE),
+              "the operator waited for a move that it does not need\n%s",
+              dt_testcluster_logs(c->tc));
+}
+
+static void hold_up(int workers, const char *devices, const char *lines, bool goes_on)
+{
+    cluster_t c;
+    float data[COUNT];
+    alone_t alone;
+    dt_tensor_t *moved[3];
+    fill(data);
+    open_cluster_with(&c, workers, devices, lines);
+    dt_tensor_t *from = put(&c, data, shard(0));
+    dt_tensor_t *before = move(&c, from, replicate());
+    expect(&c, before, data, "before");
+    pid_t pid = stop_engine(&c);
+    for (int i = 0; i < 3; i++)
+        moved[i] = move(&c, from, i == 1 ? shard(1) : replicate());
+    dt_tensor_free(from); /* which holds up nobody */
+    begin_alone(&c, data, &alone);
+    if (goes_on)
+        await_alone(&c);
+    cr_assert_eq(kill(pid, SIGCONT), 0);
+    for (int i = 0; i < 3; i++) {
+        expect(&c, moved[i], data, "held up");
+        dt_tensor_free(moved[i]);
+    }
+    end_alone(&c, data, &alone);
+    dt_tensor_free(before);
+    close_cluster(&c);
+}
+
+Test(collective, an_operator_goes_on_beside_a_move_that_is_held_up)
+{
+    hold_up(1, "ref:4", "", true);
+    hold_up(2, "ref:2", "", true);
+    hold_up(1, "ref:4", "Isolation=session\n", true);
+    hold_up(1, "ref:4", "Isolation=device\n", true);
+    hold_up(1, "ref:4", "Overlap=no\n", false);
+}
+
+/* Moves are queued behind the one that hangs, and an operator has gone on, when a member dies. */
+Test(collective, an_engine_that_is_killed_ends_all_that_is_queued)
+{
+    static const char *const lines[] = {"", "Isolation=session\n", "Isolation=device\n",
+                                        "Overlap=no\n"};
+    float data[COUNT];
+    float is[COUNT];
+    fill(data);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        static dt_failure_t failure;
+        cluster_t c;
+        alone_t alone;
+        dt_tensor_t *moved[3];
+        open_cluster_with(&c, 1, "ref:4", lines[i]);
+        dt_tensor_t *from = put(&c, data, shard(0));
+        pid_t pid = stop_engine(&c);
+        for (int k = 0; k < 3; k++)
+            moved[k] = move(&c, from, replicate());
+        begin_alone(&c, data, &alone);
+        if (i + 1 < sizeof lines / sizeof lines[0])
+            await_alone(&c);
+        cr_assert_eq(kill(pid, SIGKILL), 0);
+        for (int k = 0; k < 3; k++) {
+            cr_expect_neq(dt_tensor_read(moved[k], is, sizeof is, &failure), DT_OK);
+            cr_expect(failure.text[0] != '\0');
+            dt_tensor_free(moved[k]);
+        }
+        end_alone(&c, data, &alone);
+        dt_tensor_free(from);
+        close_cluster(&c);
+    }
+}
+
+Test(collective, a_program_that_leaves_with_moves_queued_leaves_nothing)
+{
+    cluster_t c;
+    float data[COUNT];
+    alone_t alone;
+    fill(data);
+    open_cluster(&c, 1, "ref:4");
+    dt_tensor_t *from = put(&c, data, shard(0));
+    pid_t pid = stop_engine(&c);
+    for (int i = 0; i < 3; i++)
+        dt_tensor_free(move(&c, from, replicate()));
+    begin_alone(&c, data, &alone);
+    await_alone(&c);
+    dt_tensor_free(alone.input);
+    dt_tensor_free(alone.twice);
+    dt_tensor_free(from);
+    dt_mesh_free(c.mesh);
+    (void)dt_disconnect(c.session, 0, NULL);
+    cr_assert_eq(kill(pid, SIGCONT), 0);
+    cr_assert_eq(dt_testcluster_stop(c.tc), 0);
 }

@@ -331,6 +331,28 @@ Test(engine_overlap, a_fetch_waits_for_all_that_came_before)
     end();
 }
 
+/* By the fake clock: a second beside other operators, two more that one waits. */
+Test(engine_overlap, what_is_not_hidden_is_counted)
+{
+    const int64_t second_ns = INT64_C(1000000000);
+    begin(false);
+    mesh();
+    uint64_t a = upload(shard, 1), b = upload(one, 10);
+    uint64_t moved = move(shard, a, whole);
+    (void)add(one, b, b);
+    run(first);
+    rigs[0].now_ns += second_ns;
+    (void)add(whole, moved, moved);
+    run(first);
+    rigs[0].now_ns += 2 * second_ns;
+    run_both();
+    int64_t runs_ns = (int64_t)rigs[0].page->move_ns[DT_ENGINE_MOVE_RUNS];
+    int64_t waits_ns = (int64_t)rigs[0].page->move_ns[DT_ENGINE_MOVE_WAITS];
+    cr_expect_eq(runs_ns / second_ns, 3, "%lld", (long long)runs_ns); /* turns take 1 us */
+    cr_expect_eq(waits_ns / second_ns, 2, "%lld", (long long)waits_ns);
+    end();
+}
+
 /* ---- freeing ---- */
 
 Test(engine_overlap, what_a_move_reads_and_makes_may_be_freed)
