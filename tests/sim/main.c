@@ -36,8 +36,9 @@ static bool run_one(uint64_t seed, bool is_traced, uint64_t *steps)
     char failure[512];
     uint64_t count = 0;
     bool is_ok = sim_run(seed, is_traced, failure, &count) &&
-                 stream_run(seed, false, is_traced, failure, &count) &&
-                 stream_run(seed, true, is_traced, failure, &count) &&
+                 stream_run(seed, STREAM_PLAIN, is_traced, failure, &count) &&
+                 stream_run(seed, STREAM_MESHES, is_traced, failure, &count) &&
+                 stream_run(seed, STREAM_OVERLAP, is_traced, failure, &count) &&
                  overlap_run(seed, is_traced, failure, &count);
     *steps += count;
     if (!is_ok)

@@ -40,8 +40,8 @@ void stream_fail(stream_t *s, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     s->has_failed = true;
-    (void)snprintf(s->failure, 512, "stream%s: %s at %.6f s", s->has_meshes ? " on meshes" : "",
-                   text, (double)s->now_ns / 1e9);
+    (void)snprintf(s->failure, 512, "stream%s%s: %s at %.6f s", s->has_meshes ? " on meshes" : "",
+                   s->has_overlap ? ", overlapping" : "", text, (double)s->now_ns / 1e9);
 }
 
 void stream_trace(stream_t *s, const char *fmt, ...)
@@ -542,24 +542,28 @@ static void choose_world(stream_t *s)
     stream_places_make(s);
 }
 
-bool stream_run(uint64_t seed, bool has_meshes, bool is_traced, char *failure, uint64_t *ret_steps)
+bool stream_run(uint64_t seed, stream_world_t world, bool is_traced, char *failure,
+                uint64_t *ret_steps)
 {
+    static const uint64_t salts[] = {
+        [STREAM_PLAIN] = 77, [STREAM_MESHES] = 178, [STREAM_OVERLAP] = 279};
     stream_t *s = calloc(1, sizeof *s);
     bool is_ok;
     if (!s)
         abort();
     current = s;
     s->seed = seed;
-    s->random = dt_hash_u64(seed + (has_meshes ? 178 : 77));
+    s->random = dt_hash_u64(seed + salts[world]);
     s->is_traced = is_traced;
     s->failure = failure;
     s->may_lose = seed % 3 == 0;
-    s->has_meshes = has_meshes;
+    s->has_meshes = world != STREAM_PLAIN;
+    s->has_overlap = world == STREAM_OVERLAP;
     choose_world(s);
     start(s);
     while (!s->has_failed && !is_over(s) && s->now_ns < STREAM_DEADLINE_NS) {
         step(s);
-        if (has_meshes)
+        if (s->has_meshes)
             check_bounds(s);
     }
     if (!s->has_failed)

@@ -1,6 +1,7 @@
 /* The operator stream under simulation: the controller's session machine, same object code as the
- * daemon's, between clients and nodes that are models, driven by one seed, which is run in two
- * worlds: sessions of single devices, and sessions whose tensors lie on meshes.
+ * daemon's, between clients and nodes that are models, driven by one seed, which is run in three
+ * worlds: sessions of single devices, sessions whose tensors lie on meshes, and these once more on
+ * nodes that go on beside a move (core/moves.h, the engines' object code), some 16 times slower.
  *   clients    make a random program of operators, in-place operators, views, frees and fetches,
  * and know what each fetch must give; they keep frames until acknowledged, come back with their
  * token, send frames twice network    each stream in order with its own delays; cuts lose what is
@@ -19,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/moves.h"
 #include "core/session.h"
 #include "dtorch/v1/worker.pb-c.h"
 #include "wire/frame.h"
@@ -121,6 +123,14 @@ typedef struct stream_client {
     uint64_t resumes;
 } stream_client_t;
 
+/* A move that an instance has come to and that has not ended. */
+typedef struct stream_queued {
+    dt_move_t move;
+    uint64_t input, output;
+    uint32_t from, to; /* places */
+    dt_move_mark_t *marks[2];
+} stream_queued_t;
+
 /* One instance of a session on a node. */
 typedef struct stream_instance {
     bool is_used;
@@ -137,6 +147,12 @@ typedef struct stream_instance {
     bool has_door[STREAM_NODES];        /* knows how to reach a node */
     bool is_door_said;
     uint64_t received, executed;
+    uint64_t performed; /* the last record; `executed` has nothing open before it */
+    uint64_t said;      /* of `executed` */
+    uint64_t slowness;
+    dt_moves_t moves;
+    stream_queued_t *running;           /* NULL: none */
+    dt_move_mark_t marks[STREAM_IDS];   /* of storages */
     stream_frame_t frames[STREAM_KEPT]; /* received, not executed */
     uint32_t frame_count;
     uint32_t done_records; /* of frames[0] */
@@ -162,7 +178,7 @@ typedef struct stream_node {
 
 typedef struct stream {
     uint64_t seed, random;
-    bool is_traced, may_lose, has_failed, has_meshes;
+    bool is_traced, may_lose, has_failed, has_meshes, has_overlap;
     uint32_t vdev_count, node_count, place_count, mesh_count;
     stream_place_t places[STREAM_PLACES];
     int64_t now_ns, fault_ns;
@@ -182,8 +198,15 @@ typedef struct stream {
     dt_record_t record;
 } stream_t;
 
+typedef enum stream_world {
+    STREAM_PLAIN,
+    STREAM_MESHES,
+    STREAM_OVERLAP, /* on meshes too */
+} stream_world_t;
+
 /* Run one seed in one of the worlds. False: *failure (512 bytes) says what broke. */
-bool stream_run(uint64_t seed, bool has_meshes, bool is_traced, char *failure, uint64_t *ret_steps);
+bool stream_run(uint64_t seed, stream_world_t world, bool is_traced, char *failure,
+                uint64_t *ret_steps);
 
 uint64_t stream_random(stream_t *s, uint64_t bound);
 bool stream_chance(stream_t *s, unsigned percent);
@@ -215,9 +238,8 @@ uint64_t stream_moved(const stream_place_t *from, const uint64_t values[STREAM_V
                       uint32_t index);
 
 /* stream_exchange.c */
-/* Run a move at its record. False: it waits for others. */
-bool stream_exchange_run(stream_t *s, int instance, uint64_t sequence, const dt_record_op_t *op,
-                         uint32_t from, uint32_t to);
+/* Run the move of a record whose output is there, without a value. False: it waits for others. */
+bool stream_exchange_run(stream_t *s, int instance, uint64_t sequence, const stream_queued_t *what);
 /* An engine is gone: those that were connected to it notice. */
 void stream_exchange_break(stream_t *s, int instance, uint32_t vdevs);
 

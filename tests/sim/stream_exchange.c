@@ -90,18 +90,15 @@ static int look_for(const stream_t *s, const stream_exchange_t *e, const stream_
     return e->published >> v & 1 ? 1 : 0;
 }
 
-static void give(stream_t *s, stream_instance_t *in, const stream_exchange_t *e,
-                 const dt_record_op_t *op, const stream_place_t *from, uint32_t to)
+static void give(const stream_t *s, stream_instance_t *in, const stream_exchange_t *e,
+                 const stream_queued_t *what)
 {
-    uint64_t output = op->outputs[0];
-    const stream_place_t *at = &s->places[to];
+    uint64_t output = what->output;
+    const stream_place_t *from = &s->places[what->from], *at = &s->places[what->to];
     for (uint32_t i = 0; i < at->count; i++) {
         uint32_t v = at->vdevs[i];
         if (in->vdev_device[v] == UINT32_MAX)
             continue;
-        in->is_there[output] = true;
-        in->place_of[output] = to;
-        in->storage_of[output] = (uint32_t)output;
         in->poison[output][v] = e->cause;
         in->values[output][v] = stream_moved(from, e->values, i);
     }
@@ -116,17 +113,16 @@ static bool is_over(const stream_t *s, uint64_t session)
     return true; /* one whose Welcome was lost */
 }
 
-bool stream_exchange_run(stream_t *s, int instance, uint64_t sequence, const dt_record_op_t *op,
-                         uint32_t from, uint32_t to)
+bool stream_exchange_run(stream_t *s, int instance, uint64_t sequence, const stream_queued_t *what)
 {
     stream_instance_t *in = &s->instances[instance];
-    uint32_t sources = members_of(&s->places[from]);
-    uint32_t members = sources | members_of(&s->places[to]);
+    uint32_t sources = members_of(&s->places[what->from]);
+    uint32_t members = sources | members_of(&s->places[what->to]);
     stream_exchange_t *e = find(s, in->session, sequence);
     bool is_whole = true;
     if (!e)
         return true;
-    publish(s, e, instance, op->inputs[0], sources, members);
+    publish(s, e, instance, what->input, sources, members);
     for (uint32_t v = 0; v < s->vdev_count && !e->is_over; v++) {
         int is_there = members >> v & 1 ? look_for(s, e, in, v) : 1;
         is_whole &= is_there == 1;
@@ -143,7 +139,7 @@ bool stream_exchange_run(stream_t *s, int instance, uint64_t sequence, const dt_
     e->is_over |= is_whole;
     if (!e->is_over)
         return false;
-    give(s, in, e, op, &s->places[from], to);
+    give(s, in, e, what);
     return true;
 }
 

@@ -33,6 +33,9 @@ void stream_instance_free(stream_t *s, int instance)
         free(in->frames[i].bytes);
     for (uint32_t i = 0; i < in->up_count; i++)
         free(in->ups[i].bytes);
+    for (dt_move_t *move; in->is_used && (move = dt_moves_take(&in->moves)) != NULL;)
+        free(DT_CONTAINER_OF(move, stream_queued_t, move));
+    in->running = NULL;
     in->frame_count = in->up_count = 0;
     in->is_used = false;
     in->pipe = -1;
@@ -67,6 +70,10 @@ static void on_open(stream_t *s, int node, const Dtorch__V1__SessionOpen *open)
     in = &s->instances[s->instance_count++];
     *in = (stream_instance_t){.is_used = true, .node = node, .session = open->session, .pipe = -1};
     memcpy(in->key, open->key.data, sizeof in->key);
+    dt_moves_init(&in->moves);
+    in->slowness = 1;
+    if (s->has_overlap && stream_chance(s, 50))
+        in->slowness = stream_chance(s, 50) ? 16 : 1 + stream_random(s, 16);
     in->dial_ns = in->wake_ns = s->now_ns + (int64_t)stream_random(s, 5 * STREAM_MS);
     take_bindings(in, open);
 }
@@ -296,30 +303,94 @@ static void execute_join(stream_t *s, stream_instance_t *in, const dt_record_op_
     }
 }
 
+/* ---- moves ---- */
+
+static void queue_move(stream_instance_t *in, uint64_t sequence, const stream_queued_t *what,
+                       bool is_source, bool is_target)
+{
+    stream_queued_t *q = malloc(sizeof *q);
+    if (!q)
+        abort();
+    *q = *what;
+    q->marks[0] = &in->marks[in->storage_of[q->input]];
+    q->marks[1] = &in->marks[q->output];
+    q->move = (dt_move_t){.sequence = sequence,
+                          .reads = &q->marks[0],
+                          .read_count = is_source,
+                          .makes = &q->marks[1],
+                          .make_count = is_target};
+    dt_moves_push(&in->moves, &q->move);
+}
+
+/* End what can end, begin what comes next. */
+static void turn_moves(stream_t *s, int instance)
+{
+    stream_instance_t *in = &s->instances[instance];
+    for (;;) {
+        dt_move_t *next = dt_moves_next(&in->moves);
+        if (next)
+            in->running = DT_CONTAINER_OF(next, stream_queued_t, move);
+        if (!in->running ||
+            !stream_exchange_run(s, instance, in->running->move.sequence, in->running))
+            return;
+        dt_moves_end(&in->moves);
+        free(in->running);
+        in->running = NULL;
+    }
+}
+
+/* Whether queued moves leave to an operator what it reads and writes. */
+static bool may_execute(const stream_instance_t *in, const dt_record_op_t *op)
+{
+    bool is_in_place = op->signature < STREAM_SIG_MOVE && op->signature % STREAM_KINDS == 1;
+    for (uint32_t i = 0; i < op->input_count; i++) {
+        const dt_move_mark_t *mark = &in->marks[in->storage_of[op->inputs[i]]];
+        if (!dt_move_may_read(mark) || (is_in_place && !dt_move_may_write(mark)))
+            return false;
+    }
+    return true;
+}
+
+/* False: it waits. */
+static bool execute_move(stream_t *s, int instance, uint64_t sequence, const dt_record_op_t *op)
+{
+    stream_instance_t *in = &s->instances[instance];
+    const stream_queued_t what = {.input = op->inputs[0],
+                                  .output = op->outputs[0],
+                                  .from = (op->signature - STREAM_SIG_MOVE) / STREAM_PLACES,
+                                  .to = (op->signature - STREAM_SIG_MOVE) % STREAM_PLACES};
+    bool is_source = is_here(s, in, what.from), is_target = is_here(s, in, what.to);
+    if ((!is_source && !is_target) || (is_source && !check_input(s, in, what.input, what.from)))
+        return true;
+    if (dt_moves_is_full(&in->moves))
+        return false;
+    if (is_target)
+        put_tensor(in, what.output, what.to, (uint32_t)what.output);
+    if (!s->has_overlap)
+        return stream_exchange_run(s, instance, sequence, &what);
+    queue_move(in, sequence, &what, is_source, is_target);
+    turn_moves(s, instance);
+    return true;
+}
+
 /* False: it waits. */
 static bool execute_op(stream_t *s, int instance, uint64_t sequence, const dt_record_op_t *op)
 {
     stream_instance_t *in = &s->instances[instance];
-    uint32_t from = (op->signature - STREAM_SIG_MOVE) / STREAM_PLACES;
-    uint32_t to = (op->signature - STREAM_SIG_MOVE) % STREAM_PLACES;
-    if (op->signature >= STREAM_SIG_COUNT || !in->plans[op->signature]) {
+    if (op->signature >= STREAM_SIG_COUNT || !in->plans[op->signature])
         stream_fail(s, "a plan that the node was not told");
-    } else if (op->signature >= STREAM_SIG_LIE) {
+    else if (op->signature >= STREAM_SIG_LIE)
         stream_fail(s, "a node is to execute what the program lied about");
-    } else if (op->signature < STREAM_SIG_MOVE) {
+    else if (!may_execute(in, op))
+        return false;
+    else if (op->signature < STREAM_SIG_MOVE)
         execute_kind(s, in, op);
-    } else if (op->signature < STREAM_SIG_LOCAL) {
-        bool is_source = is_here(s, in, from);
-        if (!is_source && !is_here(s, in, to))
-            return true;
-        if (is_source && !check_input(s, in, op->inputs[0], from))
-            return true;
-        return stream_exchange_run(s, instance, sequence, op, from, to);
-    } else if (op->signature < STREAM_SIG_JOIN) {
+    else if (op->signature < STREAM_SIG_LOCAL)
+        return execute_move(s, instance, sequence, op);
+    else if (op->signature < STREAM_SIG_JOIN)
         execute_local(s, in, op);
-    } else {
+    else
         execute_join(s, in, op);
-    }
     return true;
 }
 
@@ -426,6 +497,8 @@ static bool execute(stream_t *s, int instance, const dt_record_t *r)
         execute_upload(s, in, r);
         break;
     case DT_RECORD_FETCH:
+        if (in->moves.count > 0)
+            return false;
         execute_fetch(s, in, r->move.tensor, r->move.number);
         break;
     case DT_RECORD_FREE:
@@ -463,7 +536,7 @@ static void execute_some(stream_t *s, int instance, uint64_t count)
             continue;
         if (!execute(s, instance, &s->record))
             break;
-        in->executed = s->record.sequence;
+        in->performed = s->record.sequence;
         in->done_records++;
         count--;
     }
@@ -529,13 +602,19 @@ static void dial(stream_t *s, int instance)
 void stream_instance_wake(stream_t *s, int instance)
 {
     stream_instance_t *in = &s->instances[instance];
-    in->wake_ns = s->now_ns + 20000 + (int64_t)stream_random(s, 3 * STREAM_MS);
+    in->wake_ns =
+        s->now_ns + (int64_t)in->slowness * (20000 + (int64_t)stream_random(s, 3 * STREAM_MS));
     if (in->pipe < 0 && s->now_ns >= in->dial_ns)
         dial(s, instance);
-    if (in->frame_count) {
+    bool had_frames = in->frame_count > 0;
+    turn_moves(s, instance);
+    if (had_frames)
         execute_some(s, instance, 1 + stream_random(s, 20));
-        if (stream_chance(s, 60) || !in->frame_count)
-            say_executed(s, in);
+    in->executed = dt_moves_settled(&in->moves, in->performed);
+    bool is_due = s->has_overlap ? in->executed != in->said : had_frames;
+    if (is_due && (stream_chance(s, 60) || !in->frame_count)) {
+        in->said = in->executed;
+        say_executed(s, in);
     }
 }
 
