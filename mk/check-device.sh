@@ -55,6 +55,7 @@ else
     run opdbmesh "$python" tests/python/device_opdb_mesh.py --samples=1 --seconds=30
     run process "$python" tests/python/device_process.py
     run linear "$python" tests/python/device_linear.py
+    run together "$python" tests/python/device_together.py
     run diffusion "$python" tests/python/device_diffusion.py
     run pipeline "$python" tests/python/device_pipeline.py
     run explain "$python" tests/python/device_explain.py

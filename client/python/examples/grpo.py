@@ -30,8 +30,8 @@ PASSES, CLIP, DRIFT = 2, 0.2, 0.01
 class Role:
     """A model on devices of its own, and the way there."""
 
-    def __init__(self, model: nn.Module, devices: str, plan: plans.Plan | None = None) -> None:
-        self.mesh = DeviceMesh("dtorch", [int(number) for number in devices.split(",")], mesh_dim_names=("dp",))
+    def __init__(self, model: nn.Module, mesh: DeviceMesh, plan: plans.Plan | None = None) -> None:
+        self.mesh = mesh
         self.model = dtorch.distribute(copy.deepcopy(model), self.mesh, plan).eval()  # no dropout: scores are to be compared
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -130,7 +130,9 @@ def main() -> None:
     torch.manual_seed(0)
     model = gpt.Gpt(DIGITS)
     plan = plans.fsdp("dp") if options.plan == "fsdp" else plans.data_parallel("dp")
-    trainer, actor, reference = (Role(model, options.trainer, plan), Role(model, options.actor), Role(model, options.reference))
+    meshes = [DeviceMesh("dtorch", [int(number) for number in devices.split(",")], mesh_dim_names=("dp",))
+              for devices in (options.trainer, options.actor, options.reference)]  # all, before the session begins with as many devices
+    trainer, actor, reference = Role(model, meshes[0], plan), Role(model, meshes[1]), Role(model, meshes[2])
     torch.manual_seed(2)
     train(trainer, actor, reference, options.steps, options.check, say=True)
     print("\nit writes:", " ".join(map(str, write(actor, torch.tensor([[3]]))[0].tolist())))
