@@ -171,6 +171,50 @@ class Comparison:
         return why
 
 
+# ---- in place ----
+
+SHAPED = {"as_strided", "resize_", "transpose", "unsqueeze"}  # entries whose in-place form changes the shape, and so the layout
+
+
+def in_place_forms_stay_where_they_are(entries: Any) -> None:
+    """Whatever takes its tensors in parts does so in place, too: under strict() nothing may move."""
+    mesh, at, moved = DeviceMesh("cuda", [0, 1]), [Shard(0)], []
+
+    def put(value: Any) -> Any:
+        return dtorch.distribute_tensor(value.detach(), mesh, at) if isinstance(value, torch.Tensor) else value
+
+    def runs(function: Any, sample: Any) -> torch.Tensor | None:
+        given, args, kwargs = put(sample.input), tree_map(put, sample.args), tree_map(put, sample.kwargs)
+        try:
+            with dtorch.strict():
+                function(given, *args, **kwargs)
+        except Exception:  # no row for parts, or none on the CPU: that is for others to judge
+            return None
+        return given
+
+    for entry in entries:
+        form = entry.get_inplace()
+        sample = next((s for s in entry.sample_inputs("cpu", torch.float32) if is_even(s)), None) if form is not None else None
+        if sample is None or entry.name in SHAPED or runs(entry.op, sample) is None:
+            continue
+        try:
+            form(sample.input.clone(), *sample.args, **sample.kwargs)
+        except RuntimeError:
+            continue  # not in place on the CPU
+        given = runs(form, sample)
+        if given is None or given.placements != (Shard(0),):
+            moved.append(entry.name)
+    assert not moved, f"in place they move what they do not move otherwise: {moved}"
+
+
+def is_even(sample: Any) -> bool:
+    """Whether all its tensors have the shape of the first, and can be cut."""
+    if not isinstance(sample.input, torch.Tensor) or sample.input.dim() < 1 or sample.input.size(0) < 2:
+        return False
+    others = [leaf for leaf in tree_leaves((sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)]
+    return all(leaf.shape == sample.input.shape for leaf in others)
+
+
 def main() -> int:
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -187,6 +231,9 @@ def main() -> int:
         if suite.is_over():
             break
         comparison.entry(entry, dtype)
+    if part == 0:
+        entries = [entry for entry in op_db if torch.float32 in entry.supported_dtypes("cpu")]
+        suite.check("in-place forms stay where they are", lambda: in_place_forms_stay_where_they_are(entries))
     print(f"samples: {dict(comparison.counts)}")
     return suite.finish()
 
