@@ -282,6 +282,49 @@ def bytes_and_memory_are_those_of_a_ring() -> None:
         assert causal or got["peak"] <= bound * 1.05 + 65536, (devices, got, bound)
 
 
+LONG = """
+    import os, sys
+    os.environ["DTORCH_DTENSOR_IN_SAME_DEVICE"] = "8"
+    import torch, dtorch
+    import torch.nn.functional as F
+    torch.set_num_threads(1)
+    devices, length, width = 8, 32768, 16
+    drawn = torch.Generator().manual_seed(1)
+    given = [torch.randn(1, 1, length, width, generator=drawn) for _ in range(3)]
+    mesh = dtorch.DeviceMesh("cuda", list(range(devices)))
+    inputs = [dtorch.distribute_tensor(x, mesh, [dtorch.Shard(2)]) for x in given]
+    out = F.scaled_dot_product_attention(*inputs, is_causal=True)
+    torch.lgamma(torch.ones(1, device="dtorch"))
+    torch.dtorch.synchronize()
+    print("made", flush=True)
+    sys.stdin.readline()
+    rows = torch.arange(0, length, 251)
+    scores = given[0][0, 0, rows].double() @ given[1][0, 0].double().T / width ** 0.5
+    exact = scores.masked_fill(torch.arange(length) > rows[:, None], float("-inf")).softmax(-1) @ given[2][0, 0].double()
+    one = F.scaled_dot_product_attention(*given, is_causal=True)
+    for x in (one, out.cpu()):
+        print((x[0, 0, rows].double() - exact).abs().max().item(), flush=True)
+    """
+
+
+def a_long_sequence_needs_the_memory_of_its_parts() -> None:
+    """32,768 tokens on 8 devices: what a device has is 4,096 tokens' worth, times what a ring under a triangle needs beside its own
+    (decision 0018), not times 8; and the values are as near to float64's as one device's are."""
+    part, row = 4096, 16 * 4
+    with Cluster() as cluster:
+        process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(LONG)], text=True, stdin=subprocess.PIPE,
+                                   env=os.environ | {"DTORCH_ADDRESS": cluster.path}, stdout=subprocess.PIPE)
+        try:
+            peak = state(cluster, process, 1)["peak"]
+            own, ours = (float(process.stdout.readline()) for _ in range(2))
+        finally:
+            process.kill()
+            process.communicate()
+    print(f"32,768 tokens: {peak / 8 / (4 * part * row):.2f} times the memory of 4,096; {ours:.1e} from float64, one device {own:.1e}")
+    assert peak / 8 <= 2.5 * 4 * part * row, peak
+    assert ours <= 1.25 * own, (ours, own)  # the largest of 2,096 roundings, each way
+
+
 def each_device_has_its_engine(devices: str, isolation: str, nodes: tuple[str, ...], count: int) -> None:
     """Blocks go from process to process, or from node to node, in so many programs at once."""
     text = """
@@ -307,7 +350,7 @@ def main() -> int:
         suite.check(f"a ring of {count} gives the values of one device", lambda n=count: a_ring_gives_the_values_of_one_device(n))
     for test in (other_types_and_scales, many_heads_or_batches_are_dealt_out, meshes_of_two_dimensions, keys_that_lie_elsewhere,
                  random_cases, a_mask_gathers, dropout_draws_as_one_device_does, a_growing_cache, views_of_fused_weights,
-                 strict_refuses, bytes_and_memory_are_those_of_a_ring):
+                 strict_refuses, bytes_and_memory_are_those_of_a_ring, a_long_sequence_needs_the_memory_of_its_parts):
         suite.check(test.__name__.replace("_", " "), test)
     for given in (("torch:cpu:2", "session", ("a",), 2), ("torch", "device", ("a", "b"), 1)):
         suite.check(f"each device has its engine, nodes {' '.join(given[2])}", lambda where=given: each_device_has_its_engine(*where))
