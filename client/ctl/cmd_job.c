@@ -49,13 +49,10 @@ int dt_ctl_fetch_jobs(dt_ctl_t *ctl, dt_ctl_jobs_t *ret_jobs)
     return DT_CTL_EXIT_OK;
 }
 
-/* The detail of argument `index`. NULL after the error was told. */
-static const Dtorch__V1__JobDetail *get_job(dt_ctl_t *ctl, size_t index, int *ret_code)
+const Dtorch__V1__JobDetail *dt_ctl_fetch_job(dt_ctl_t *ctl, uint64_t id, int *ret_code)
 {
     Dtorch__V1__GetJobRequest request = DTORCH__V1__GET_JOB_REQUEST__INIT;
-    *ret_code = dt_ctl_job_id(ctl, ctl->cli.args[index], &request.id);
-    if (*ret_code != DT_CTL_EXIT_OK)
-        return NULL;
+    request.id = id;
     const Dtorch__V1__JobDetail *detail =
         dt_ctl_call(ctl, "GetJob", &request, &dtorch__v1__job_detail__descriptor, ret_code);
     if (detail && !detail->job) {
@@ -63,6 +60,14 @@ static const Dtorch__V1__JobDetail *get_job(dt_ctl_t *ctl, size_t index, int *re
         return NULL;
     }
     return detail;
+}
+
+/* The detail of argument `index`. NULL after the error was told. */
+static const Dtorch__V1__JobDetail *get_job(dt_ctl_t *ctl, size_t index, int *ret_code)
+{
+    uint64_t id = 0;
+    *ret_code = dt_ctl_job_id(ctl, ctl->cli.args[index], &id);
+    return *ret_code == DT_CTL_EXIT_OK ? dt_ctl_fetch_job(ctl, id, ret_code) : NULL;
 }
 
 /* ---- list ---- */
@@ -396,7 +401,7 @@ static const dt_ctl_column_t op_columns[] = {
     {"errors", "ERRORS", "errors", NULL, NULL, 0, 0},
 };
 
-static const dt_ctl_list_t op_list = {
+static const dt_ctl_list_t operators_list = {
     .kind = "OperatorStatsList",
     .one = "operator",
     .many = "operators",
@@ -406,23 +411,26 @@ static const dt_ctl_list_t op_list = {
     .column_count = sizeof op_columns / sizeof op_columns[0],
 };
 
-int dt_ctl_job_ops(dt_ctl_t *ctl)
+int dt_ctl_print_operators(dt_ctl_t *ctl, const Dtorch__V1__JobDetail *detail)
 {
     uint64_t total_ns = 0;
-    int code = dt_ctl_check_list(ctl, &op_list);
-    if (code != DT_CTL_EXIT_OK)
-        return code;
-    const Dtorch__V1__JobDetail *detail = get_job(ctl, 0, &code);
-    if (!detail)
-        return code;
     for (size_t i = 0; i < detail->n_operators; i++)
         total_ns += detail->operators[i]->device_ns;
     ctl->output.context = &total_ns;
-    code = dt_ctl_print_list(ctl, &op_list,
-                             (const ProtobufCMessage *const *)(const void *)detail->operators,
-                             detail->n_operators, NULL);
+    int code = dt_ctl_print_list(ctl, &operators_list,
+                                 (const ProtobufCMessage *const *)(const void *)detail->operators,
+                                 detail->n_operators, NULL);
     ctl->output.context = NULL;
     return code;
+}
+
+int dt_ctl_job_ops(dt_ctl_t *ctl)
+{
+    int code = dt_ctl_check_list(ctl, &operators_list);
+    if (code != DT_CTL_EXIT_OK)
+        return code;
+    const Dtorch__V1__JobDetail *detail = get_job(ctl, 0, &code);
+    return detail ? dt_ctl_print_operators(ctl, detail) : code;
 }
 
 /* ---- errors ---- */

@@ -15,39 +15,28 @@
 #include "top.h"
 
 #define WATCH_MS     2000
-#define FIRST_MS     1200 /* until the first rates: nodes report each second */
+#define POLL_MS      60000
+#define FIRST_MS     1200 /* until the first rate of the stream */
 #define SORT_DEFAULT "-rate,-memory,id"
 
-static const struct {
-    char key;
-    const char *sort;
-    const char *turned;
-} keys[] = {
-    {'o', "-rate,id", "rate,id"},
-    {'t', "-time,id", "time,id"},
-    {'m', "-memory,id", "memory,id"},
-    {'b', "-queued,id", "queued,id"},
-    {'e', "-job.errors,id", "job.errors,id"},
-    {'a', "-age,id", "age,id"},
-    {'n', "id", "-id"},
-};
-
 struct live {
-    struct termios kept; /* of the terminal before */
-    bool has_keys;       /* the standard input is a terminal too */
-    bool with_devices;
+    struct termios kept;    /* of the terminal before */
+    dt_ctl_top_view_t view; /* with_keys: the standard input is a terminal too */
     bool is_turned;
-    size_t key;        /* in `keys`; their count: --sort or the default order */
+    bool is_due;       /* look again now */
+    uint64_t job;      /* whose operators are shown; 0: devices are */
     char *said;        /* what went wrong in this turn */
     const char *order; /* --sort, or NULL */
 };
 
-static volatile sig_atomic_t is_over;
+static volatile sig_atomic_t is_over, is_resized;
 
 static void on_signal(int signo)
 {
-    (void)signo;
-    is_over = 1;
+    if (signo == SIGWINCH)
+        is_resized = 1;
+    else
+        is_over = 1;
 }
 
 /* ---- looking ---- */
@@ -97,6 +86,7 @@ static int print_json(dt_ctl_t *ctl, const dt_ctl_top_t *top, int64_t interval_n
 /* Print what changed since `before`. Gives the exit code. */
 static int print_turn(dt_ctl_t *ctl, dt_ctl_top_look_t *before)
 {
+    const dt_ctl_top_view_t once = {.with_devices = true, .sorted = dt_ctl_top_key_count};
     dt_ctl_jobs_t jobs;
     dt_ctl_nodes_t nodes;
     dt_ctl_top_t top;
@@ -108,7 +98,7 @@ static int print_turn(dt_ctl_t *ctl, dt_ctl_top_look_t *before)
     if (ctl->output.format == DT_CTL_JSON)
         code = print_json(ctl, &top, now_ns - before->at_ns);
     else if (dt_ctl_is_people(ctl))
-        code = dt_ctl_top_draw(ctl, &top, 0, true, false);
+        code = dt_ctl_top_draw(ctl, &top, &once);
     else
         code =
             dt_ctl_print_list(ctl, &dt_ctl_top_jobs, (const void *)top.jobs, top.job_count, NULL);
@@ -150,8 +140,8 @@ static void begin_screen(struct live *live, FILE *out)
 {
     struct termios raw;
     const struct sigaction action = {.sa_handler = on_signal};
-    live->has_keys = isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &live->kept) == 0;
-    if (live->has_keys) {
+    live->view.with_keys = isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &live->kept) == 0;
+    if (live->view.with_keys) {
         raw = live->kept;
         raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
         raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* a stopped top would leave the terminal like this */
@@ -160,6 +150,7 @@ static void begin_screen(struct live *live, FILE *out)
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
     (void)sigaction(SIGHUP, &action, NULL);
+    (void)sigaction(SIGWINCH, &action, NULL);
     (void)fputs("\033[?1049h\033[?25l", out); /* another screen, no cursor */
 }
 
@@ -167,7 +158,7 @@ static void end_screen(const struct live *live, FILE *out)
 {
     (void)fputs("\033[?25h\033[?1049l", out);
     (void)fflush(out);
-    if (live->has_keys)
+    if (live->view.with_keys)
         (void)tcsetattr(STDIN_FILENO, TCSANOW, &live->kept);
 }
 
@@ -184,20 +175,21 @@ static void put_page(FILE *out, const char *page)
     (void)fflush(out);
 }
 
-static int draw(dt_ctl_t *ctl, const struct live *live, const dt_ctl_top_t *top)
+static int draw(dt_ctl_t *ctl, struct live *live, const dt_ctl_top_t *top)
 {
     char *page = NULL;
-    size_t page_size, columns, lines;
+    size_t page_size, columns, sorted = live->view.sorted;
     FILE *out = ctl->output.screen.file, *memory = open_memstream(&page, &page_size);
     if (!memory)
         return dt_ctl_fail(ctl, DT_CTL_EXIT_INTERNAL, "out of memory");
-    dt_ctl_terminal_size(out, &columns, &lines);
+    dt_ctl_terminal_size(out, &columns, &live->view.lines);
     ctl->output.screen.columns = ctl->output.format == DT_CTL_WIDE ? 0 : columns;
     ctl->output.screen.file = memory;
     ctl->output.sort = live->order ? live->order : SORT_DEFAULT;
-    if (live->key < sizeof keys / sizeof keys[0])
-        ctl->output.sort = live->is_turned ? keys[live->key].turned : keys[live->key].sort;
-    int code = dt_ctl_top_draw(ctl, top, lines, live->with_devices, live->has_keys);
+    if (sorted < dt_ctl_top_key_count)
+        ctl->output.sort =
+            live->is_turned ? dt_ctl_top_keys[sorted].turned : dt_ctl_top_keys[sorted].sort;
+    int code = dt_ctl_top_draw(ctl, top, &live->view);
     (void)fclose(memory);
     ctl->output.screen.file = out;
     put_page(out, page);
@@ -205,39 +197,71 @@ static int draw(dt_ctl_t *ctl, const struct live *live, const dt_ctl_top_t *top)
     return code;
 }
 
-/* Obey a key. Gives whether to draw again. */
-static bool press(struct live *live, char key)
+/* The job after `id`; 0 after the last one. */
+static uint64_t next_job(const dt_ctl_top_t *top, uint64_t id)
 {
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (keys[i].key == key) {
+    for (size_t i = 0; top && i < top->job_count; i++)
+        if (top->jobs[i]->job->id > id)
+            return top->jobs[i]->job->id;
+    return 0;
+}
+
+/* Obey a key. Gives whether to draw again. */
+static bool press(struct live *live, const dt_ctl_top_t *top, char key)
+{
+    for (size_t i = 0; i < dt_ctl_top_key_count; i++)
+        if (dt_ctl_top_keys[i].key == key) {
             live->is_turned = false;
-            live->key = i;
+            live->view.sorted = i;
             return true;
         }
-    if (key == 'q')
+    switch (key) {
+    case 'q':
         is_over = 1;
-    if (key == 'r')
+        return false;
+    case 'r':
         live->is_turned = !live->is_turned;
-    if (key == 'd')
-        live->with_devices = !live->with_devices;
-    return key == 'r' || key == 'd';
+        return true;
+    case 'd':
+        live->view.with_devices = live->job != 0 || !live->view.with_devices;
+        live->job = 0;
+        live->view.detail = NULL;
+        return true;
+    case ' ':
+        live->view.is_paused = !live->view.is_paused;
+        live->is_due = !live->view.is_paused;
+        return true;
+    case '\t':
+        live->job = next_job(top, live->job);
+        live->is_due = true;
+        return false;
+    default:
+        return false;
+    }
 }
 
 /* Wait until the next look is due; keys draw what is known again. */
 static int wait_turn(dt_ctl_t *ctl, struct live *live, const dt_ctl_top_t *top, int64_t due_ns)
 {
     int code = DT_CTL_EXIT_OK;
-    while (!is_over && code == DT_CTL_EXIT_OK) {
+    live->is_due = false;
+    while (!is_over && !live->is_due && code == DT_CTL_EXIT_OK) {
         char key;
-        struct pollfd input = {.fd = live->has_keys ? STDIN_FILENO : -1, .events = POLLIN};
+        struct pollfd input = {.fd = live->view.with_keys ? STDIN_FILENO : -1, .events = POLLIN};
         int64_t left_ms = (due_ns - dt_clock_mono_ns(dt_clock_system())) / DT_CLOCK_MS_NS;
-        if (left_ms <= 0)
+        if (live->view.is_paused)
+            left_ms = POLL_MS;
+        else if (left_ms <= 0)
             break;
-        if (poll(&input, 1, (int)(left_ms < 60000 ? left_ms : 60000)) <= 0)
+        if (poll(&input, 1, (int)(left_ms < POLL_MS ? left_ms : POLL_MS)) <= 0) {
+            if (is_resized && top)
+                code = draw(ctl, live, top);
+            is_resized = 0;
             continue;
+        }
         if (read(STDIN_FILENO, &key, 1) != 1)
-            live->has_keys = false; /* the terminal is gone */
-        else if (press(live, key) && top)
+            live->view.with_keys = false; /* the terminal is gone */
+        else if (press(live, top, key) && top)
             code = draw(ctl, live, top);
     }
     return code;
@@ -257,6 +281,14 @@ static int look_quietly(dt_ctl_t *ctl, struct live *live, dt_ctl_jobs_t *jobs,
         return DT_CTL_EXIT_INTERNAL;
     }
     int code = look(ctl, jobs, nodes, ret_now_ns);
+    live->view.detail = NULL;
+    if (code == DT_CTL_EXIT_OK && live->job) {
+        live->view.detail = dt_ctl_fetch_job(ctl, live->job, &code);
+        if (code == DT_CTL_EXIT_NOT_FOUND) { /* it has ended */
+            live->job = 0;
+            code = DT_CTL_EXIT_OK;
+        }
+    }
     (void)fclose(ctl->err);
     ctl->err = err;
     return code;
@@ -287,8 +319,8 @@ static int live_turn(dt_ctl_t *ctl, struct live *live, dt_ctl_top_look_t *before
 
 static int run_live(dt_ctl_t *ctl, dt_ctl_top_look_t *before)
 {
-    struct live live = {
-        .with_devices = true, .key = sizeof keys / sizeof keys[0], .order = ctl->output.sort};
+    struct live live = {.view = {.with_devices = true, .sorted = dt_ctl_top_key_count},
+                        .order = ctl->output.sort};
     int code = DT_CTL_EXIT_OK;
     begin_screen(&live, ctl->output.screen.file);
     while (!is_over && code == DT_CTL_EXIT_OK) {

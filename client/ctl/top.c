@@ -6,9 +6,10 @@
 
 #include "text.h"
 
-#define BAR_COLUMNS  10
-#define LINES_FIXED  7 /* header, keys, blank lines, headings, footers, the cursor's */
-#define LINES_MIN    4 /* jobs at least, and devices at least */
+#define LINES_FIXED                                                                                \
+    9 /* header, two of keys, whose operators, blank lines, headings, footers, the cursor's */
+#define KEYS_COLUMNS 80 /* from there on keys have words */
+#define LINES_MIN    4  /* jobs at least, and devices at least */
 #define DEVICES_SORT "-load,-mem_used,id"
 
 /* ---- looks ---- */
@@ -184,11 +185,26 @@ static const Dtorch__V1__TopDevice *device_of(const dt_ctl_view_t *view)
     return (const Dtorch__V1__TopDevice *)(const void *)view->items[0];
 }
 
+/* What the columns of devices are worked out with. */
+struct devices {
+    const dt_ctl_nodes_t *nodes;
+    size_t bar_columns;
+};
+
+static const char *bar_of(const dt_ctl_view_t *view, uint64_t part, uint64_t total)
+{
+    const struct devices *shown = view->context;
+    if (shown->bar_columns == 0)
+        return "";
+    return dt_ctl_print(view->pool, "%s ", dt_ctl_bar(view->pool, part, total, shown->bar_columns));
+}
+
 static dt_ctl_value_t device_state(const dt_ctl_view_t *view)
 {
     const Dtorch__V1__NodeDevice *device = device_of(view)->device;
+    const struct devices *shown = view->context;
     return dt_ctl_text(
-        dt_ctl_device_state(view->pool, dt_ctl_nodes_find(view->context, device->node), device));
+        dt_ctl_device_state(view->pool, dt_ctl_nodes_find(shown->nodes, device->node), device));
 }
 
 static const char *show_load(const dt_ctl_view_t *view)
@@ -196,8 +212,7 @@ static const char *show_load(const dt_ctl_view_t *view)
     const Dtorch__V1__Device *device = device_of(view)->device->device;
     if (!device)
         return "-";
-    return dt_ctl_print(view->pool, "%s %3u%%",
-                        dt_ctl_bar(view->pool, device->utilization_percent, 100, BAR_COLUMNS),
+    return dt_ctl_print(view->pool, "%s%3u%%", bar_of(view, device->utilization_percent, 100),
                         device->utilization_percent);
 }
 
@@ -207,8 +222,7 @@ static const char *show_memory(const dt_ctl_view_t *view)
     if (!device || device->memory_bytes == 0)
         return "-";
     return dt_ctl_print(
-        view->pool, "%s %12s",
-        dt_ctl_bar(view->pool, device->memory_used_bytes, device->memory_bytes, BAR_COLUMNS),
+        view->pool, "%s%12s", bar_of(view, device->memory_used_bytes, device->memory_bytes),
         dt_ctl_memory(view->pool, view->style, device->memory_used_bytes, device->memory_bytes));
 }
 
@@ -232,21 +246,54 @@ const dt_ctl_list_t dt_ctl_top_devices = {
 
 /* ---- drawing ---- */
 
-static void draw_header(dt_ctl_t *ctl, const dt_ctl_top_t *top, bool with_keys)
+const dt_ctl_top_key_t dt_ctl_top_keys[] = {
+    {'o', "ops", "-rate,id", "rate,id"},
+    {'t', "time", "-time,id", "time,id"},
+    {'m', "memory", "-memory,id", "memory,id"},
+    {'b', "queued", "-queued,id", "queued,id"},
+    {'e', "errors", "-job.errors,id", "job.errors,id"},
+    {'a', "age", "-age,id", "age,id"},
+    {'n', "id", "id", "-id"},
+};
+const size_t dt_ctl_top_key_count = sizeof dt_ctl_top_keys / sizeof dt_ctl_top_keys[0];
+
+/* A line of keys, the one that sorts in brackets; on a narrow terminal without their words. */
+static const char *keys_line(dt_arena_t *pool, const dt_ctl_top_view_t *view, bool with_words)
+{
+    const char *line = "sort:";
+    for (size_t i = 0; i < dt_ctl_top_key_count; i++) {
+        const dt_ctl_top_key_t *key = &dt_ctl_top_keys[i];
+        bool is_sorted = view->sorted == i;
+        line = dt_ctl_print(pool, "%s%s%c%s%s%s", line,
+                            is_sorted    ? " ["
+                            : with_words ? "  "
+                                         : " ",
+                            key->key, with_words ? " " : "", with_words ? key->word : "",
+                            is_sorted ? "]" : "");
+    }
+    if (!with_words)
+        return dt_ctl_print(pool, "%s  r d TAB SPACE q", line);
+    return dt_ctl_print(pool, "%s  r turn\nTAB a job's operators  d devices  SPACE %s  q quit",
+                        line, view->is_paused ? "go on" : "pause");
+}
+
+static void draw_header(dt_ctl_t *ctl, const dt_ctl_top_t *top, const dt_ctl_top_view_t *view)
 {
     dt_arena_t *pool = &ctl->pool;
-    FILE *out = ctl->output.screen.file;
+    const dt_ctl_screen_t *screen = &ctl->output.screen;
     const dt_ctl_style_t *style = &ctl->output.style;
-    (void)fprintf(out, "%s  %zu job%s  %zu device%s  %s operators/s  %s held  %s queued\n",
-                  dt_ctl_time(pool, style->now_wall_ms, style->now_wall_ms, style->is_utc),
-                  top->job_count, top->job_count == 1 ? "" : "s", top->device_count,
-                  top->device_count == 1 ? "" : "s", dt_ctl_count(pool, top->operators_per_second),
-                  dt_ctl_size(pool, style, top->memory_bytes),
-                  dt_ctl_size(pool, style, top->queued_bytes));
-    if (with_keys)
-        (void)fputs("sort: o ops  t time  m memory  b queued  e errors  a age  n id  r turn   "
-                    "d devices  q quit\n",
-                    out);
+    const char *line = dt_ctl_print(
+        pool, "%s  %zu job%s  %zu device%s  %s operators/s  %s held  %s queued%s",
+        dt_ctl_time(pool, style->now_wall_ms, style->now_wall_ms, style->is_utc), top->job_count,
+        top->job_count == 1 ? "" : "s", top->device_count, top->device_count == 1 ? "" : "s",
+        dt_ctl_count(pool, top->operators_per_second), dt_ctl_size(pool, style, top->memory_bytes),
+        dt_ctl_size(pool, style, top->queued_bytes), view->is_paused ? "  paused" : "");
+    (void)fprintf(screen->file, "%s\n",
+                  screen->columns > 0 ? dt_ctl_ellipsis(pool, line, screen->columns) : line);
+    if (!view->with_keys)
+        return;
+    bool fits = screen->columns == 0 || screen->columns >= KEYS_COLUMNS;
+    (void)fprintf(screen->file, "%s\n", keys_line(pool, view, fits));
 }
 
 /* Print one of the tables with its own order and limit. */
@@ -264,6 +311,19 @@ static int draw_table(dt_ctl_t *ctl, const dt_ctl_list_t *list, const void *rows
     return code;
 }
 
+static int draw_operators(dt_ctl_t *ctl, const Dtorch__V1__JobDetail *detail, size_t limit)
+{
+    dt_ctl_output_t kept = ctl->output;
+    ctl->output.fields = ctl->output.filter = NULL; /* they are meant for jobs */
+    ctl->output.sort = "-time,name";
+    ctl->output.limit = limit;
+    (void)fprintf(ctl->output.screen.file, "Operators of job %" PRIu64 ", %s, since it began:\n",
+                  detail->job->id, dt_ctl_safe(&ctl->pool, detail->job->program));
+    int code = dt_ctl_print_operators(ctl, detail);
+    ctl->output = kept;
+    return code;
+}
+
 static size_t min_of(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -274,23 +334,36 @@ static size_t max_of(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-int dt_ctl_top_draw(dt_ctl_t *ctl, const dt_ctl_top_t *top, size_t lines, bool with_devices,
-                    bool with_keys)
+static size_t bar_columns(const dt_ctl_screen_t *screen)
 {
-    size_t device_limit = 0, job_limit = ctl->output.limit;
+    if (screen->columns == 0 || (screen->columns >= 72 && screen->columns < 110))
+        return 10;
+    return screen->columns >= 110 ? 20 : screen->columns >= 58 ? 4 : 0;
+}
+
+int dt_ctl_top_draw(dt_ctl_t *ctl, const dt_ctl_top_t *top, const dt_ctl_top_view_t *view)
+{
+    const struct devices shown = {top->nodes, bar_columns(&ctl->output.screen)};
+    size_t upper_limit = 0, job_limit = ctl->output.limit;
+    size_t upper = view->detail         ? view->detail->n_operators
+                   : view->with_devices ? top->device_count
+                                        : 0;
     int code = DT_CTL_EXIT_OK;
-    if (lines > 0) {
-        size_t left = lines > LINES_FIXED + LINES_MIN ? lines - LINES_FIXED : LINES_MIN;
-        device_limit = max_of(left / 2, left > top->job_count ? left - top->job_count : 0);
-        size_t used = with_devices ? min_of(device_limit, top->device_count) : 0;
+    if (view->lines > 0) {
+        size_t left = view->lines > LINES_FIXED + LINES_MIN ? view->lines - LINES_FIXED : LINES_MIN;
+        upper_limit = max_of(left / 2, left > top->job_count ? left - top->job_count : 0);
+        size_t used = min_of(upper_limit, upper);
         size_t room = max_of(left > used ? left - used : 0, 1);
         job_limit = job_limit > 0 ? min_of(job_limit, room) : room;
     }
-    draw_header(ctl, top, with_keys);
-    if (with_devices && top->device_count > 0) {
+    draw_header(ctl, top, view);
+    if (upper > 0) {
         (void)fputc('\n', ctl->output.screen.file);
-        code = draw_table(ctl, &dt_ctl_top_devices, top->devices, top->device_count, DEVICES_SORT,
-                          device_limit, top->nodes);
+        if (view->detail)
+            code = draw_operators(ctl, view->detail, upper_limit);
+        else
+            code = draw_table(ctl, &dt_ctl_top_devices, top->devices, top->device_count,
+                              DEVICES_SORT, upper_limit, &shown);
     }
     (void)fputc('\n', ctl->output.screen.file);
     if (code == DT_CTL_EXIT_OK)

@@ -38,11 +38,25 @@ void dt_ctl_top_make(dt_arena_t *pool, const dt_ctl_jobs_t *jobs, const dt_ctl_n
 void dt_ctl_top_remember(dt_ctl_top_look_t *look, const dt_ctl_top_t *top, int64_t now_ns);
 
 extern const dt_ctl_list_t dt_ctl_top_jobs;
-extern const dt_ctl_list_t dt_ctl_top_devices; /* context: a dt_ctl_nodes_t */
+extern const dt_ctl_list_t dt_ctl_top_devices; /* context: of dt_ctl_top_draw() */
 
-/* Draw both tables for people. `lines`: of the terminal, 0: no limit. `keys`: with the line that
- * says what keys do. Gives the exit code. */
-int dt_ctl_top_draw(dt_ctl_t *ctl, const dt_ctl_top_t *top, size_t lines, bool with_devices,
-                    bool with_keys);
+/* Keys that sort. */
+typedef struct dt_ctl_top_key {
+    char key;
+    const char *word, *sort, *turned;
+} dt_ctl_top_key_t;
+extern const dt_ctl_top_key_t dt_ctl_top_keys[];
+extern const size_t dt_ctl_top_key_count;
+
+/* What a person wants to see. */
+typedef struct dt_ctl_top_view {
+    size_t lines;  /* of the terminal; 0: no limit */
+    size_t sorted; /* by that key; their count: by none of them */
+    bool with_devices, with_keys, is_paused;
+    const Dtorch__V1__JobDetail *detail; /* this job's operators in place of the devices, or NULL */
+} dt_ctl_top_view_t;
+
+/* Draw both tables for people. Gives the exit code. */
+int dt_ctl_top_draw(dt_ctl_t *ctl, const dt_ctl_top_t *top, const dt_ctl_top_view_t *view);
 
 #endif

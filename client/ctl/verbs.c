@@ -464,7 +464,10 @@ const dt_ctl_verb_t dt_ctl_verbs[] = {
      "viewer",
      "Show what runs now: devices and jobs with their rates, drawn again and again",
      "Keys: o operators, t device time, m memory, b queued bytes, e errors, a age, n number: sort "
-     "by it, r turns the order, d hides the devices, q quits. When the output is no terminal, and "
+     "by it, r turns the order. Tab shows a job's operators in place of the devices, again the "
+     "next "
+     "job's; d shows or hides the devices, space holds the picture, q quits. When the output is no "
+     "terminal, and "
      "with -o json or csv, it looks for 1.2 seconds (or -w SEC) and prints once.",
      {"top", "top -w5 --sort=-memory", "top -o json"},
      dt_ctl_top},

@@ -150,6 +150,37 @@ Test(ctl_job, a_running_program_is_seen_with_its_work)
     stop(&p);
 }
 
+/* What `top` draws on a terminal of script(1) while `keys` are typed; until the next call. */
+static const char *top_on_a_terminal(const struct program *p, const char *keys)
+{
+    static char drawn[1 << 18];
+    char command[1024];
+    (void)snprintf(command, sizeof command,
+                   "printf '%s' | env NO_COLOR=1 TERM=xterm COLUMNS=90 LINES=30 "
+                   "DTORCH_ADMIN_SOCKET=%s script -qec '%s/dtorchctl top' /dev/null",
+                   keys, dt_testcluster_admin_socket(p->tc), getenv("DT_TEST_BIN"));
+    FILE *screen = popen(command, "r"); /* NOLINT(cert-env33-c): the test's own words */
+    cr_assert_not_null(screen);
+    drawn[fread(drawn, 1, sizeof drawn - 1, screen)] = '\0';
+    cr_assert_eq(pclose(screen), 0, "top failed:\n%s", drawn);
+    return drawn;
+}
+
+Test(ctl_job, top_on_a_terminal_obeys_keys)
+{
+    struct program p = start();
+    wait_for(p.tc, line_of(&p, "job ops #"), "aten::mm");
+    const char *drawn = top_on_a_terminal(&p, "m\\tq");
+    cr_assert_not_null(strstr(drawn, "DEVICE"), "%s", drawn);
+    const char *sorted = strstr(drawn, "[m memory]");
+    cr_assert_not_null(sorted, "%s", drawn);
+    const char *operators = strstr(sorted, "Operators of job");
+    cr_assert(operators && strstr(operators, "aten::mm"), "%s", drawn);
+    cr_assert_not_null(strstr(operators, "\033[?1049l"), "%s",
+                       drawn); /* the screen is given back */
+    stop(&p);
+}
+
 Test(ctl_job, more_tensors_than_a_message_holds_are_all_listed)
 {
     const int64_t sizes[] = {2, 2}, longer[] = {3};

@@ -22,6 +22,7 @@ static Dtorch__V1__Device hardware[2];
 static const Dtorch__V1__Node *node_items[] = {&node};
 static dt_ctl_nodes_t nodes = {.items = node_items, .count = 1};
 static dt_ctl_top_look_t before;
+static dt_ctl_top_view_t view;
 static char *caught;
 static size_t caught_size;
 static char text_gpu001[] = "gpu001", text_id0[] = "gpu001:0", text_id1[] = "gpu001:1";
@@ -76,6 +77,7 @@ static void start(void)
     dt_arena_init(&ctl.pool, DT_CTL_POOL_MAX);
     ctl.output = (dt_ctl_output_t){
         .pool = &ctl.pool, .screen = {.has_legend = true}, .style = {.is_utc = true}};
+    view = (dt_ctl_top_view_t){.sorted = dt_ctl_top_key_count};
     make_devices();
     make_jobs();
 }
@@ -95,7 +97,10 @@ static const char *draw(const dt_ctl_top_t *top, size_t lines, bool with_devices
     caught = NULL;
     ctl.output.screen.file = open_memstream(&caught, &caught_size);
     cr_assert(ctl.output.screen.file != NULL);
-    int code = dt_ctl_top_draw(&ctl, top, lines, with_devices, with_keys);
+    view.lines = lines;
+    view.with_devices = with_devices;
+    view.with_keys = with_keys;
+    int code = dt_ctl_top_draw(&ctl, top, &view);
     (void)fclose(ctl.output.screen.file);
     cr_assert_eq(code, DT_CTL_EXIT_OK);
     return caught;
@@ -172,7 +177,7 @@ Test(ctl_top, takes_no_rate_from_a_counter_that_fell)
 Test(ctl_top, fits_the_lines_of_a_terminal)
 {
     dt_ctl_top_t top = later();
-    for (size_t lines = 12; lines < 40; lines++) {
+    for (size_t lines = 14; lines < 40; lines++) {
         size_t count = 0;
         draw(&top, lines, true, true);
         for (const char *c = caught; *c; c++)
@@ -191,6 +196,66 @@ Test(ctl_top, shows_keys_and_hides_devices_when_asked)
         cr_assert_leq(len, 90, "%.*s", (int)len, line);
         line += len + 1;
     }
+}
+
+/* The columns of the widest line. */
+static size_t widest(const char *text)
+{
+    size_t most = 0;
+    while (*text != '\0') {
+        size_t len = strcspn(text, "\n"),
+               columns = dt_ctl_columns(dt_ctl_copy(&ctl.pool, text, len));
+        most = columns > most ? columns : most;
+        text += len + (text[len] == '\n');
+    }
+    return most;
+}
+
+Test(ctl_top, fits_the_columns_of_a_terminal_with_shorter_bars_or_none)
+{
+    dt_ctl_top_t top = later();
+    for (size_t columns = 50; columns < 140; columns++) {
+        ctl.output.screen.columns = columns;
+        draw(&top, 24, true, true);
+        cr_assert_leq(widest(caught), columns, "%zu columns:\n%s", columns, caught);
+        cr_assert_not_null(strstr(caught, "16.0/64 GiB"), "%zu columns:\n%s", columns, caught);
+        cr_assert_eq(strstr(caught, "||") != NULL, columns >= 58, "%zu columns:\n%s", columns,
+                     caught);
+    }
+}
+
+Test(ctl_top, says_which_key_sorts)
+{
+    dt_ctl_top_t top = later();
+    view.sorted = 2;
+    cr_assert_not_null(strstr(draw(&top, 24, true, true), "t time [m memory]  b queued"), "%s",
+                       caught);
+    ctl.output.screen.columns = 60;
+    cr_assert_not_null(strstr(draw(&top, 24, true, true), "sort: o t [m] b e"), "%s", caught);
+}
+
+Test(ctl_top, shows_a_jobs_operators_in_place_of_the_devices)
+{
+    char mm[] = "aten::mm", add[] = "aten::add";
+    Dtorch__V1__OperatorStats stats[] = {DTORCH__V1__OPERATOR_STATS__INIT,
+                                         DTORCH__V1__OPERATOR_STATS__INIT};
+    Dtorch__V1__OperatorStats *operators[] = {&stats[0], &stats[1]};
+    Dtorch__V1__JobDetail detail = DTORCH__V1__JOB_DETAIL__INIT;
+    dt_ctl_top_t top = later();
+    stats[0].name = add;
+    stats[0].device_ns = 1000;
+    stats[1].name = mm;
+    stats[1].device_ns = 3000;
+    detail.job = &jobs[0];
+    detail.operators = operators;
+    detail.n_operators = 2;
+    view.detail = &detail;
+    draw(&top, 40, true, true);
+    const char *most = strstr(caught, "aten::mm"), *less = strstr(caught, "aten::add");
+    cr_assert(most && less && most < less, "%s", caught); /* by time */
+    cr_assert_not_null(strstr(caught, "Operators of job 7, train.py"), "%s", caught);
+    cr_assert_not_null(strstr(caught, "75%"), "%s", caught);
+    cr_assert(!strstr(caught, "DEVICE") && strstr(caught, "2 jobs listed."), "%s", caught);
 }
 
 Test(ctl_top, makes_what_programs_call_themselves_harmless)
