@@ -238,6 +238,92 @@ def autocast_holds_on_the_way() -> None:
     assert kinds == [torch.bfloat16] * 2, kinds
 
 
+def a_microbatch_may_count_nothing() -> None:
+    """The mean over none of its targets is no number; its rows beside counted ones are left out of the batch's mean."""
+    for place in (lambda target: target, lambda target: target.to("dtorch")):
+        want, got = network(), network()
+        ids, target = batch(6)
+        target[0:2] = -100
+        loss = plain(want, ids, target)
+        pipe = piped(got, 2, 3, weight=lambda part: (part["target"] != -100).sum())
+        assert abs(loss.item() - pipe.step(ids, target=place(target)).item()) <= 1e-12 * abs(loss.item())
+        same(want, got)
+
+
+def what_is_sent_may_be_changed_later() -> None:
+    """In place, between layers: each stage reads what the tensor was when its layer was called, and the gradient is that one's."""
+    class Changing(Network):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.embed(ids)
+            scale = x.mean(-1, keepdim=True) + 1
+            steps = torch.zeros_like(ids[0, 0]) + 1
+            for layer in self.layers:
+                x = layer(x, (scale + 0) if layer is self.layers[0] else scale, steps)
+                steps.add_(1)
+                scale.mul_(0.5)
+            return self.head(self.norm(x))
+
+    class Adding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor, scale: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.lin(x)) / (steps + 0.0) + scale
+
+    def make() -> Network:
+        model = Changing()
+        torch.manual_seed(3)
+        model.layers = nn.ModuleList(Adding() for _ in range(LAYERS))
+        for parameter in model.parameters():
+            nn.init.normal_(parameter)
+        return model.double()
+    want, got = make(), make()
+    ids, target = batch(4)
+    loss = plain(want, ids, target)
+    assert abs(loss.item() - piped(got, 2, 2).step(ids, target=target).item()) <= 1e-12 * abs(loss.item())
+    same(want, got)
+
+
+def arguments_may_be_nested() -> None:
+    class Taking(Network):
+        def forward(self, given: dict[str, Any]) -> torch.Tensor:
+            return super().forward(given["of"][0])
+
+    want = network()
+    torch.manual_seed(0)
+    got = Taking().double()
+    ids, target = batch(6)
+    plain(want, ids, target)
+    pipe = piped(got, 2, 3)
+    pipe.step({"of": [ids], "name": "a"}, target=target)
+    same(want, got)
+    refused(ValueError, "argument 0 has 5 rows", lambda: pipe.step({"of": [ids, ids[:5]]}, target=target))
+
+
+def modules_without_parameters_run_where_their_input_is() -> None:
+    """One dropout before the layers and behind them, as T5 has it."""
+    class Dropping(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.0)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.drop(self.embed(ids))
+            scale = torch.sigmoid(x.mean(-1, keepdim=True))
+            for layer in self.layers:
+                x = layer(x, scale)
+            return self.head(self.drop(self.norm(x)))
+
+    want = network()
+    torch.manual_seed(0)
+    got = Dropping().double()
+    ids, target = batch(4)
+    plain(want, ids, target)
+    piped(got, 4, 2).step(ids, target=target)
+    same(want, got)
+
+
 # ---- memory ----
 
 
@@ -321,6 +407,35 @@ def labels_that_do_not_count_need_a_weight() -> None:
     pipe = dtorch.pipeline(again, stages(2), 2, weight=plans.count_next_tokens)
     assert abs(pipe.step(ids, labels=labels).item() - loss.item()) <= 1e-12 * loss.item()
     same(want, again)
+
+
+def targets_that_do_not_count_need_a_weight() -> None:
+    ids, target = batch(6)
+    target[0, :4] = -100
+    refused(ValueError, "target of -100", lambda: piped(network(), 2, 3).step(ids, target=target))
+
+
+def a_sum_of_a_known_count_is_refused() -> None:
+    """Trainer gives Hugging Face's models what the whole batch counts, and they divide by that."""
+    pipe = dtorch.pipeline(network(), stages(2), 2)
+    refused(ValueError, "num_items_in_batch", lambda: pipe.step(batch(4)[0], num_items_in_batch=20))
+
+
+def a_batch_norm_in_training_is_refused() -> None:
+    def make() -> Network:
+        model = network()
+        torch.manual_seed(2)
+        model.norm = nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(WIDTH), nn.Unflatten(0, (-1, 5))).double()
+        return model
+    want, got = make(), make()
+    ids, target = batch(4)
+    pipe = piped(got, 2, 2)
+    refused(RuntimeError, "norm.1 normalizes by what its batch has", lambda: pipe.step(ids, target=target))
+    for model in (want, got):
+        model.norm.eval()
+    plain(want, ids, target)
+    pipe.step(ids, target=target)
+    same(want, got)
 
 
 def what_does_not_fit_is_said() -> None:
@@ -410,9 +525,12 @@ CHECKS = (
     each_stage_does_one_forward_and_one_backward, the_order_has_everything_once_and_after_what_it_needs,
     the_order_keeps_each_stage_to_its_own_and_its_activations_few, steps_add_up_and_train, stages_may_be_spread_themselves,
     the_model_goes_on_as_a_module, a_loop_over_microbatches_is_a_pipeline_too, places_and_weights_are_the_programs,
-    dropout_is_the_same_in_each_run, autocast_holds_on_the_way, a_stage_holds_the_activations_of_few_microbatches,
+    a_microbatch_may_count_nothing, what_is_sent_may_be_changed_later, arguments_may_be_nested,
+    modules_without_parameters_run_where_their_input_is, dropout_is_the_same_in_each_run, autocast_holds_on_the_way,
+    a_stage_holds_the_activations_of_few_microbatches,
     checkpoints_work_but_for_reentrant_ones, an_error_of_the_model_comes_out_and_the_next_step_is_whole,
-    labels_that_do_not_count_need_a_weight, what_does_not_fit_is_said)
+    labels_that_do_not_count_need_a_weight, targets_that_do_not_count_need_a_weight, a_sum_of_a_known_count_is_refused,
+    a_batch_norm_in_training_is_refused, what_does_not_fit_is_said)
 BATCHES = {(1, 1, 3): {}, (2, 1, 4): {}, (2, 4, 8): {}, (4, 8, 8): {}, (3, 4, 10): {"tied": True}, (4, 2, 7): {"tied": True},
            (4, 3, 3): {}}
 

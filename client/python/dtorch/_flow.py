@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from dtorch import _sharded
 from dtorch._stages import Stages, Unit, mapped
@@ -20,10 +21,11 @@ class _Abandoned(BaseException):
 
 
 class _Border:
-    """A tensor that was sent: what its stage made, and the leaf that the next one has in its place."""
+    """A tensor that was sent: where its stage's graph had it then, and the leaf that the next one has in its place."""
 
     def __init__(self, source: torch.Tensor, leaf: torch.Tensor, sender: int, receiver: int) -> None:
-        self.source, self.leaf, self.sender, self.receiver = source, leaf, sender, receiver
+        self.edge, self.device, self.layout = get_gradient_edge(source), source.device, _sharded.layout_of(source)
+        self.leaf, self.sender, self.receiver = leaf, sender, receiver
         self.gradient: torch.Tensor | None = None  # in the source's layout, once it was sent back
 
 
@@ -36,7 +38,7 @@ class Flow:
         self.stage = 0
         self.loss: torch.Tensor | None = None
         self._borders: list[_Border] = []
-        self._sent: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # by id and stage: what it is, what it became
+        self._sent: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # by id, version, stage: what it is, became
         self._ours, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
         self._is_over = self._is_abandoned = False
@@ -67,7 +69,7 @@ class Flow:
 
     def backward(self, stage: int) -> None:
         """Run this stage's part of the backward pass; gradients are added to the parameters'. Raises: what autograd raises."""
-        roots = [(border.source, border.gradient) for border in self._borders
+        roots: list[tuple[Any, Any]] = [(border.edge, border.gradient) for border in self._borders
                  if border.sender == stage and border.gradient is not None]
         if self.loss is not None and stage == self.stage:
             roots.append((self.loss, torch.ones_like(self.loss)))
@@ -80,12 +82,11 @@ class Flow:
         """Send the gradients of what this stage received to who had sent it."""
         for border in self._borders:
             if border.receiver == stage and border.leaf.grad is not None:
-                layout = _sharded.layout_of(border.source)
                 gradient, border.leaf.grad = border.leaf.grad, None
-                if layout is None:
-                    border.gradient = _sharded.full_tensor(gradient).to(border.source.device)
+                if border.layout is None:
+                    border.gradient = _sharded.full_tensor(gradient).to(border.device)
                 else:
-                    border.gradient = _sharded.redistribute(gradient, layout[0], self._stages.placements(border.source))
+                    border.gradient = _sharded.redistribute(gradient, border.layout[0], self._stages.sent_as(border.layout))
 
     def abandon(self) -> None:
         """End the pass where it is."""
@@ -144,10 +145,10 @@ class Flow:
         return any(found)
 
     def _take(self, tensor: torch.Tensor, stage: int) -> torch.Tensor:
-        """The tensor as a leaf on that stage; the same leaf for the same tensor."""
+        """The tensor as a leaf on that stage; the same leaf for the same tensor, until it is changed in place."""
         if not self._stages.is_elsewhere(tensor, stage):
             return tensor
-        key = (id(tensor), stage)
+        key = (id(tensor), tensor._version, stage)
         if key not in self._sent:
             leaf = self._stages.move(tensor.detach(), stage)
             if tensor.requires_grad:

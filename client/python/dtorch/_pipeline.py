@@ -9,7 +9,7 @@ import torch
 from dtorch import _distribute, _sharded, plans
 from dtorch._flow import Flow
 from dtorch._schedule import Kind, order
-from dtorch._stages import LATE_INPUTS, Stages
+from dtorch._stages import LATE_INPUTS, Stages, mapped
 from dtorch.mesh import DeviceMesh
 
 
@@ -62,21 +62,22 @@ class Pipeline:
         """One forward and backward pass of the model over a batch, in micro-batches: gradients are added to the parameters' as by
         `loss.backward()` over the whole batch. Returns the batch's loss, without history; it waits for nothing.
 
-        args, kwargs: the model's; tensors with as many rows as the first of them are cut into micro-batches, wherever they are.
-        Raises: ValueError (fewer rows than micro-batches; a tensor with another number of rows; labels that are not counted, and
-        no `weight`), RuntimeError (gradients are off, a reentrant checkpoint), what the model raises. After an exception
-        gradients may have been added for a part of the batch."""
-        if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
-            raise RuntimeError("pipeline: a step makes gradients, and they are switched off here")
+        args, kwargs: the model's; tensors with as many rows as the first of them are cut into micro-batches, wherever they are,
+        in tuples, lists and dicts too. A micro-batch that counts nothing is left out, if its weight is known without a wait.
+        Raises: ValueError (fewer rows than micro-batches; a tensor with another number of rows; labels or targets that are not
+        counted, and no `weight`; num_items_in_batch), RuntimeError (gradients are off, a reentrant checkpoint, a batch norm in
+        training), what the model raises. After an exception gradients may have been added for a part of the batch."""
+        self._check_step(kwargs)
         given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs, **({} if target is None else {"target": target})}
-        parts = _cut(given, self.microbatches)
-        weights = [_exact(self._weigh(part)) for part in parts]
-        total = sum(weights)
-        flows = [Flow(self._stages, self._pass(part, share / total)) for part, share in zip(parts, weights)]
+        parts = [(part, _exact(self._weigh(part))) for part in _cut(given, self.microbatches)]
+        total = sum(weight for _, weight in parts)
+        counted = [(part, weight) for part, weight in parts if not _is_zero(weight)] or parts
+        flows = [Flow(self._stages, self._pass(part, weight / total)) for part, weight in counted]
+        lines = self._order if len(flows) == self.microbatches else order(len(self.stages), len(flows))
         losses: list[torch.Tensor] = []
         with self._copies(), _distribute.settled_later():
             try:
-                for kind, stage, m in self._order:
+                for kind, stage, m in lines:
                     getattr(flows[m], ACTIONS[kind])(stage)
                     if kind is Kind.FORWARD and flows[m].loss is not None and len(losses) == m:
                         losses.append(flows[m].loss.detach())  # type: ignore[union-attr]  # as was just seen
@@ -86,26 +87,44 @@ class Pipeline:
                 raise
         return sum(losses[1:], losses[0])
 
+    def _check_step(self, kwargs: Mapping[str, Any]) -> None:
+        if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            raise RuntimeError("pipeline: a step makes gradients, and they are switched off here")
+        if kwargs.get("num_items_in_batch") is not None:
+            raise ValueError("pipeline: num_items_in_batch makes the loss a sum, and a step weighs means: leave it out, and say by "
+                             "weight= what a micro-batch counts")
+        for name, module in self.model.named_modules():
+            if self.microbatches > 1 and isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
+                raise RuntimeError(f"pipeline: {name} normalizes by what its batch has, which is another thing in a micro-batch: "
+                                   "eval() of that module makes it go by its running statistics")
+
     def _pass(self, part: Mapping[Any, Any], share: Any) -> Callable[[], torch.Tensor]:
         """The forward pass of a micro-batch, which returns its share of the loss."""
         def forward() -> torch.Tensor:
             last = len(self.stages) - 1
-            placed = {name: self.place(value, last if name in self._late else 0) if isinstance(value, torch.Tensor) and value.dim()
-                      else value for name, value in part.items()}
+            placed = {name: self._placed(value, last if name in self._late else 0) for name, value in part.items()}
             target = placed.pop("target", None)
             count = sum(isinstance(name, int) for name in placed)
             output = self.model(*(placed[at] for at in range(count)), **{k: v for k, v in placed.items() if isinstance(k, str)})
             loss = _loss_of(output) if self._loss_fn is None else self._loss_fn(output, target)
-            return loss * share
+            if not isinstance(share, torch.Tensor) or share.device.type == "cpu":
+                return loss * share
+            stage = self._stages.stage_of(loss)
+            here = share if stage is None else self._stages.move(share, stage)
+            return torch.where(here == 0, torch.zeros_like(loss), loss * here)  # the mean of nothing is no number, and counts nothing
         return forward
+
+    def _placed(self, value: Any, stage: int) -> Any:
+        return mapped(value, lambda tensor: self.place(tensor, stage) if tensor.dim() else tensor)
 
     def _weigh(self, part: Mapping[Any, Any]) -> Any:
         if self._weight is not None:
             return self._weight(part)
-        labels = part.get("labels")
-        if self._loss_fn is None and labels is not None and bool((labels == IGNORED).any()):
-            raise ValueError(f"pipeline: labels of {IGNORED} are not counted, so micro-batches count differently: say how by weight=, "
-                             "as dtorch.plans.count_next_tokens does")
+        for name in ("labels", "target"):
+            found = part.get(name)
+            if isinstance(found, torch.Tensor) and not found.is_floating_point() and bool((found == IGNORED).any()):
+                raise ValueError(f"pipeline: {name} of {IGNORED} are not counted, so micro-batches count differently: say how by "
+                                 "weight=, as dtorch.plans.count_next_tokens does")
         return _rows(part)
 
     @contextlib.contextmanager
@@ -127,6 +146,7 @@ class Pipeline:
                 module._parameters[key] = parameter
 
 
+BatchNorm = torch.nn.modules.batchnorm._BatchNorm  # of any number of dimensions
 IGNORED = -100  # torch.nn.CrossEntropyLoss's ignore_index, which Hugging Face's models leave as it is
 ACTIONS = {Kind.FORWARD: "forward", Kind.SEND: "send", Kind.BACKWARD: "backward", Kind.SEND_BACK: "send_back"}
 
@@ -134,6 +154,11 @@ ACTIONS = {Kind.FORWARD: "forward", Kind.SEND: "send", Kind.BACKWARD: "backward"
 def _exact(weight: Any) -> Any:
     """Counts are integers, and PyTorch divides those in float32."""
     return weight.double() if isinstance(weight, torch.Tensor) else weight
+
+
+def _is_zero(weight: Any) -> bool:
+    """Whether a micro-batch counts nothing, False where that would have to be waited for."""
+    return not (isinstance(weight, torch.Tensor) and weight.device.type != "cpu") and bool(weight == 0)
 
 
 def _loss_of(output: Any) -> torch.Tensor:
@@ -144,7 +169,9 @@ def _loss_of(output: Any) -> torch.Tensor:
 
 
 def _rows(part: Mapping[Any, Any]) -> int:
-    return next((int(value.size(0)) for value in part.values() if isinstance(value, torch.Tensor) and value.dim()), 0)
+    found: list[int] = []
+    mapped(list(part.values()), lambda tensor: (tensor.dim() and found.append(int(tensor.size(0)))) or tensor)
+    return found[0] if found else 0
 
 
 def _cut(given: Mapping[Any, Any], count: int) -> list[dict[Any, Any]]:
@@ -152,14 +179,12 @@ def _cut(given: Mapping[Any, Any], count: int) -> list[dict[Any, Any]]:
     rows = _rows(given)
     if rows < count:
         raise ValueError(f"pipeline: a batch of {rows} rows has no {count} micro-batches")
-    parts: list[dict[Any, Any]] = [{} for _ in range(count)]
-    for name, value in given.items():
-        if not isinstance(value, torch.Tensor) or value.dim() == 0 or (value.size(0) == 1 and rows > 1):
-            pieces: Sequence[Any] = [value] * count
-        elif value.size(0) == rows:
-            pieces = torch.tensor_split(value, count)
-        else:
-            raise ValueError(f"pipeline: argument {name!r} has {value.size(0)} rows, and the batch has {rows}")
-        for part, piece in zip(parts, pieces):
-            part[name] = piece
-    return parts
+
+    def piece(name: Any, tensor: torch.Tensor, m: int) -> torch.Tensor:
+        if tensor.dim() == 0 or (tensor.size(0) == 1 and rows > 1):
+            return tensor
+        if tensor.size(0) != rows:
+            raise ValueError(f"pipeline: argument {name!r} has {tensor.size(0)} rows, and the batch has {rows}")
+        return torch.tensor_split(tensor, count)[m]
+    return [{name: mapped(value, lambda tensor, name=name, m=m: piece(name, tensor, m)) for name, value in given.items()}
+            for m in range(count)]

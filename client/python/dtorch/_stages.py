@@ -113,7 +113,10 @@ class Stages:
 
     def placements(self, tensor: torch.Tensor) -> tuple[Placement, ...]:
         """How a tensor lies, Partial as Replicate: what it is sent as."""
-        now = _sharded.layout_of(tensor)
+        return self.sent_as(_sharded.layout_of(tensor))
+
+    def sent_as(self, now: "tuple[DeviceMesh, Sequence[Placement]] | None") -> tuple[Placement, ...]:
+        """How a tensor of that layout is sent."""
         ndim = self.meshes[0].ndim
         if now is None or now[0].ndim != ndim:
             return (Replicate(),) * ndim

@@ -214,7 +214,8 @@ def stages(mesh: DeviceMesh, dim: Dim = "pp") -> list[DeviceMesh]:
 def layers_on_stages(model: torch.nn.Module, count: int) -> dict[str, int]:
     """Where modules go, for dtorch.pipeline(): the layers of a model with a list of them (torch.nn.ModuleList, the one with most
     parameters) in as even parts as there can be, what is defined before the list on the first stage, what comes after it on the
-    last one. Modules beside the list without parameters are with the inputs. Raises: ValueError (no list with that many layers)."""
+    last one. Modules beside the list without parameters are with the inputs, those without buffers too, as dropout, wherever they
+    are called. Raises: ValueError (no list with that many layers)."""
     lists = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)}
     if not lists:
         raise ValueError(f"layers_on_stages: {type(model).__name__} has no list of layers: say by places= which module goes where")
@@ -229,8 +230,10 @@ def layers_on_stages(model: torch.nn.Module, count: int) -> dict[str, int]:
             places.update({re.escape(f"{name}.{layer}"): layer * count // layers for layer in range(layers)})
             is_behind = True
         elif other and other not in above and not other.startswith(name + "."):
-            has_parameters = next(module.parameters(), None) is not None
-            places[re.escape(other)] = count - 1 if is_behind and has_parameters else 0
+            if next(module.parameters(), None) is not None:
+                places[re.escape(other)] = count - 1 if is_behind else 0
+            elif next(module.buffers(), None) is not None:
+                places[re.escape(other)] = 0
     return places
 
 
