@@ -313,6 +313,46 @@ static void boxes_of_uneven_sizes(dt_grouprig_t *rig)
     depart(rig, group, 0);
 }
 
+/* Rows of a tensor whose next dimension is over 2 GiB away, which CUDA does not copy as rows. */
+static void rows_too_far_apart_for_one_copy(dt_grouprig_t *rig)
+{
+    enum { ROW = 64, ROWS = 2 };
+    const uint64_t pitch = DT_NCCL_CUDA_PITCH_MAX + 1;
+    uint8_t host[ROWS * ROW], is[ROWS * ROW] = {0};
+    for (size_t i = 0; i < sizeof host; i++)
+        host[i] = (uint8_t)(i + rig->rank);
+    void *group = join(rig, 0, rig->count);
+    uint8_t *from = room(rig, pitch + ROW);
+    uint8_t *packed = room(rig, sizeof host), *to = room(rig, sizeof host);
+    for (uint64_t row = 0; row < ROWS; row++)
+        copy(rig, from + row * pitch, host + row * ROW, ROW);
+    const dt_group_copy_t copies[] = {
+        {.source = from,
+         .target = packed,
+         .rows = ROWS,
+         .row_bytes = ROW,
+         .source_pitch = pitch,
+         .target_pitch = ROW},
+        {.source = packed,
+         .target = to,
+         .rows = 1,
+         .row_bytes = sizeof host,
+         .source_pitch = pitch,
+         .target_pitch = pitch},
+    };
+    const dt_group_work_t work = {.before = copies, .before_count = 2};
+    finish(rig, group);
+    run(rig, group, &work);
+    finish(rig, group);
+    copy(rig, is, to, sizeof is);
+    if (memcmp(is, host, sizeof is) != 0)
+        fail(rig, "rows %llu bytes apart came otherwise", (unsigned long long)pitch);
+    rig->table->release(rig->ctx, from);
+    rig->table->release(rig->ctx, packed);
+    rig->table->release(rig->ctx, to);
+    depart(rig, group, 0);
+}
+
 static void a_refused_operation_changes_nothing(dt_grouprig_t *rig)
 {
     dt_error_t err = {0};
@@ -438,6 +478,7 @@ static void who_leaves_in_a_move_is_an_error_of_all_others(dt_grouprig_t *rig)
 const dt_grouprig_case_t dt_grouprig_cases[] = {
     {"every_collective", 1, every_collective},
     {"boxes_of_uneven_sizes", 2, boxes_of_uneven_sizes},
+    {"rows_too_far_apart_for_one_copy", 1, rows_too_far_apart_for_one_copy},
     {"a_refused_operation_changes_nothing", 1, a_refused_operation_changes_nothing},
     {"generations_follow_each_other", 1, generations_follow_each_other},
     {"a_member_killed_in_a_move_ends_nothing_but_it", 3,

@@ -352,6 +352,19 @@ dt_nccl_error_t cudaMemcpy(void *to, const void *from, size_t size, dt_nccl_copy
     return DT_NCCL_CUDA_SUCCESS;
 }
 
+dt_nccl_error_t cudaMemcpyAsync(void *to, const void *from, size_t size, dt_nccl_copy_t kind,
+                                dt_nccl_stream_t stream)
+{
+    task_t *task = task_new(TASK_COPY);
+    (void)kind;
+    task->to = to;
+    task->from = from;
+    task->width = size;
+    task->rows = 1;
+    stream_add(stream, task);
+    return DT_NCCL_CUDA_SUCCESS;
+}
+
 /* NOLINTNEXTLINE(readability-function-size): the parameters of the call it plays */
 dt_nccl_error_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                                   size_t width, size_t rows, dt_nccl_copy_t kind,
@@ -359,7 +372,8 @@ dt_nccl_error_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, s
 {
     task_t *task = task_new(TASK_COPY);
     (void)kind;
-    if (width > to_pitch || width > from_pitch) {
+    if (width > to_pitch || width > from_pitch || to_pitch > DT_NCCL_CUDA_PITCH_MAX ||
+        from_pitch > DT_NCCL_CUDA_PITCH_MAX) {
         task_free(task);
         return 12; /* cudaErrorInvalidPitchValue */
     }

@@ -10,10 +10,15 @@ static const char *why(void)
     return text ? text : "unknown";
 }
 
-static dt_status_t library_open(void **ret_library, const char *name, dt_error_t *err)
+dt_status_t dt_nccl_library_open(const char *const *names, void **ret_library, dt_error_t *err)
 {
-    *ret_library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    return *ret_library ? DT_OK : dt_fail(err, DT_ERR_NOT_FOUND, "nccl", 0, "no NCCL: %s", why());
+    void *library = NULL;
+    for (size_t i = 0; !library && names[i]; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    for (size_t i = 0; !library && names[i]; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    *ret_library = library;
+    return library ? DT_OK : dt_fail(err, DT_ERR_NOT_FOUND, "nccl", 0, "no NCCL: %s", why());
 }
 
 static dt_status_t find(void *library, const char *symbol, void *ret_field, dt_error_t *err)
@@ -40,13 +45,15 @@ static dt_status_t find_all(dt_nccl_api_t *api, dt_error_t *err)
 dt_status_t dt_nccl_api_open(dt_nccl_api_t *api, const char *library, const char *runtime,
                              dt_error_t *err)
 {
-    bool is_usual = !runtime || !*runtime;
+    static const char *const usual_runtimes[] = {DT_NCCL_RUNTIME, DT_NCCL_RUNTIME_PAST, NULL};
+    static const char *const usual_libraries[] = {DT_NCCL_LIBRARY, NULL};
+    const char *const runtimes[] = {runtime, NULL}, *const libraries[] = {library, NULL};
     memset(api, 0, sizeof *api);
-    dt_status_t status = library_open(&api->runtime, is_usual ? DT_NCCL_RUNTIME : runtime, err);
-    if (status != DT_OK && is_usual)
-        status = library_open(&api->runtime, DT_NCCL_RUNTIME_PAST, err);
+    dt_status_t status =
+        dt_nccl_library_open(runtime && *runtime ? runtimes : usual_runtimes, &api->runtime, err);
     if (status == DT_OK)
-        status = library_open(&api->library, library && *library ? library : DT_NCCL_LIBRARY, err);
+        status = dt_nccl_library_open(library && *library ? libraries : usual_libraries,
+                                      &api->library, err);
     if (status == DT_OK)
         status = find_all(api, err);
     if (status != DT_OK)

@@ -45,6 +45,9 @@
 #define DT_NCCL_CUDA_COPY_DEFAULT 4
 #define DT_NCCL_CUDA_NON_BLOCKING 1 /* of a stream */
 #define DT_NCCL_CUDA_NO_TIMING    2 /* of an event */
+/* cudaDeviceProp.memPitch of all devices: copies of rows refuse a pitch above it, of one row too.
+ */
+#define DT_NCCL_CUDA_PITCH_MAX UINT64_C(0x7fffffff)
 
 /* ncclConfig_t of 2.14; later fields are unset for that version. */
 #define DT_NCCL_CONFIG_MAGIC   0xcafebeefU
@@ -118,6 +121,8 @@ typedef dt_nccl_config_t dt_nccl_config_arg_t;
     X(memory_alloc, cudaMalloc, dt_nccl_error_t, (void **, size_t))                                \
     X(memory_free, cudaFree, dt_nccl_error_t, (void *))                                            \
     X(copy, cudaMemcpy, dt_nccl_error_t, (void *, const void *, size_t, dt_nccl_copy_t))           \
+    X(copy_run, cudaMemcpyAsync, dt_nccl_error_t,                                                  \
+      (void *, const void *, size_t, dt_nccl_copy_t, dt_nccl_stream_t))                            \
     X(copy_rows, cudaMemcpy2DAsync, dt_nccl_error_t,                                               \
       (void *, size_t, const void *, size_t, size_t, size_t, dt_nccl_copy_t, dt_nccl_stream_t))
 
@@ -128,6 +133,13 @@ typedef struct dt_nccl_api {
     DT_NCCL_SYMBOLS(X) DT_NCCL_RUNTIME_SYMBOLS(X)
 #undef X
 } dt_nccl_api_t;
+
+/* Open the first of `names` (a NULL ends them) that this process has loaded already, else the first
+ * that can be loaded: what torch came with, where torch is, and not another release beside it.
+ * Ownership: gives what dlclose() takes. Errors: NOT_FOUND, with the last one's cause. Threads:
+ * any. */
+DT_MUST_USE dt_status_t dt_nccl_library_open(const char *const *names, void **ret_library,
+                                             dt_error_t *err);
 
 /* Open both libraries; "" or NULL: the usual ones. Ownership: gives what dt_nccl_api_close() takes.
  * Errors: NOT_FOUND (none, or one that lacks a call), and `api` is closed. Threads: any. */

@@ -308,17 +308,27 @@ static dt_status_t issue_all(group_t *group, const dt_group_work_t *work, dt_err
     return said(nccl, group->comm, first != DT_NCCL_SUCCESS ? first : last, "move", err);
 }
 
+/* A box is rows where it can be, and runs where the pitch is more than CUDA takes. */
+static dt_nccl_error_t copy_begin(const nccl_t *nccl, const dt_group_copy_t *copy)
+{
+    const dt_nccl_api_t *api = &nccl->api;
+    dt_nccl_error_t error = DT_NCCL_CUDA_SUCCESS;
+    if (copy->rows > 1 && copy->source_pitch <= DT_NCCL_CUDA_PITCH_MAX &&
+        copy->target_pitch <= DT_NCCL_CUDA_PITCH_MAX)
+        return api->copy_rows(copy->target, copy->target_pitch, copy->source, copy->source_pitch,
+                              copy->row_bytes, copy->rows, DT_NCCL_CUDA_COPY_DEFAULT, nccl->stream);
+    for (uint64_t i = 0; error == DT_NCCL_CUDA_SUCCESS && i < copy->rows; i++)
+        error = api->copy_run((uint8_t *)copy->target + i * copy->target_pitch,
+                              (const uint8_t *)copy->source + i * copy->source_pitch,
+                              copy->row_bytes, DT_NCCL_CUDA_COPY_DEFAULT, nccl->stream);
+    return error;
+}
+
 static dt_status_t copy_all(const nccl_t *nccl, const dt_group_copy_t *copies, uint32_t count,
                             dt_error_t *err)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        const dt_group_copy_t *copy = &copies[i];
-        DT_TRY(ran(nccl,
-                   nccl->api.copy_rows(copy->target, copy->target_pitch, copy->source,
-                                       copy->source_pitch, copy->row_bytes, copy->rows,
-                                       DT_NCCL_CUDA_COPY_DEFAULT, nccl->stream),
-                   "copy a box", err));
-    }
+    for (uint32_t i = 0; i < count; i++)
+        DT_TRY(ran(nccl, copy_begin(nccl, &copies[i]), "copy a box", err));
     return DT_OK;
 }
 
