@@ -1,9 +1,10 @@
 #!/bin/sh
 # usage: fresh.sh demo|test|both
 # README's two commands from nothing: in a Debian 12 that debootstrap makes, where only the package sources are configured and make
-# and git installed, `make demo` and `make test` in a clone of what is committed; the first one again, and by a user without root. The Debian is made anew in build/fresh-root and
-# removed when all went well. What this machine says of its network goes along: resolver, hosts, certificates, the settings of apt and
-# pip, and the proxy variables. MIRROR= is where Debian comes from. Output goes to build/fresh-COMMAND.log, which is also shown.
+# and git installed, `make demo` and `make test` in a clone of what is committed; the first one again, and by a user without root.
+# The Debian is made anew in build/fresh-root and removed when all went well. What this machine says of its network goes along:
+# resolver, hosts, certificates, the settings of apt and pip, and the proxy variables. MIRROR= is where Debian comes from. Output goes
+# to build/fresh-COMMAND.log, which is also shown.
 # Says how long each took, what came over the network and how much the disk grew. Ends with "fresh: N passed, N failed".
 set -u
 what=$1
