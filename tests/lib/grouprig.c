@@ -374,6 +374,74 @@ static void a_refused_operation_changes_nothing(dt_grouprig_t *rig)
     depart(rig, group, 0);
 }
 
+/* Two programs share the devices, and what they move begins in another order on each. */
+static void groups_of_two_programs_wait_for_none_of_the_other(dt_grouprig_t *rig)
+{
+    enum { GROUPS = 2, COUNT = 1 << 16 }; /* more than fits on the way */
+    void *groups[GROUPS];
+    dt_group_op_t ops[GROUPS];
+    dt_group_work_t works[GROUPS];
+    uint32_t over = 0;
+    int64_t until = deadline();
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        groups[g] = join(rig, g, rig->count);
+        finish(rig, groups[g]);
+        ops[g] = (dt_group_op_t){.kind = DT_GROUP_ALL_REDUCE,
+                                 .dtype = DT_DTYPE_I64,
+                                 .count = COUNT,
+                                 .source = brought(rig, DT_DTYPE_I64, COUNT),
+                                 .target = room(rig, COUNT * sizeof(int64_t))};
+        works[g] = (dt_group_work_t){.ops = &ops[g], .op_count = 1};
+    }
+    for (uint32_t i = 0; i < GROUPS; i++) {
+        uint32_t g = (i + rig->rank) % GROUPS;
+        run(rig, groups[g], &works[g]);
+    }
+    while (over != (1u << GROUPS) - 1) {
+        for (uint32_t g = 0; g < GROUPS; g++)
+            if (!(over >> g & 1) && rig->table->poll(groups[g], NULL) == DT_OK)
+                over |= 1u << g;
+        pause_until(rig, until, "two groups");
+    }
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        int64_t first = 0;
+        copy(rig, &first, ops[g].target, sizeof first);
+        if ((double)first != combined(DT_GROUP_SUM, rig->count, 0))
+            fail(rig, "group %u: %lld", g, (long long)first);
+        depart(rig, groups[g], g);
+    }
+}
+
+/* What a group copied ends with it: the buffers may be another's from then on. */
+static void who_left_writes_nothing_any_more(dt_grouprig_t *rig)
+{
+    enum { COUNT = 1000 };
+    const dt_group_op_t op = {.kind = DT_GROUP_ALL_REDUCE, .dtype = DT_DTYPE_I64, .count = COUNT};
+    const int64_t others[COUNT] = {0};
+    int64_t is[COUNT];
+    void *group = join(rig, 0, rig->count);
+    void *from = brought(rig, DT_DTYPE_I64, COUNT);
+    void *to = room(rig, sizeof others);
+    const dt_group_copy_t all = {.source = from,
+                                 .target = to,
+                                 .rows = 2,
+                                 .row_bytes = sizeof others / 2,
+                                 .source_pitch = sizeof others / 2,
+                                 .target_pitch = sizeof others / 2};
+    const dt_group_work_t work = {.before = &all, .before_count = 1};
+    finish(rig, group);
+    run(rig, group, &work);
+    depart(rig, group, 0);
+    copy(rig, to, others, sizeof others);
+    group = join(rig, 1, rig->count);
+    finish(rig, group);
+    try_op(rig, group, op);
+    copy(rig, is, to, sizeof is);
+    if (memcmp(is, others, sizeof is) != 0)
+        fail(rig, "a group that was left wrote");
+    depart(rig, group, 1);
+}
+
 static void generations_follow_each_other(dt_grouprig_t *rig)
 {
     void *past = NULL;
@@ -480,6 +548,9 @@ const dt_grouprig_case_t dt_grouprig_cases[] = {
     {"boxes_of_uneven_sizes", 2, boxes_of_uneven_sizes},
     {"rows_too_far_apart_for_one_copy", 1, rows_too_far_apart_for_one_copy},
     {"a_refused_operation_changes_nothing", 1, a_refused_operation_changes_nothing},
+    {"groups_of_two_programs_wait_for_none_of_the_other", 2,
+     groups_of_two_programs_wait_for_none_of_the_other},
+    {"who_left_writes_nothing_any_more", 1, who_left_writes_nothing_any_more},
     {"generations_follow_each_other", 1, generations_follow_each_other},
     {"a_member_killed_in_a_move_ends_nothing_but_it", 3,
      a_member_killed_in_a_move_ends_nothing_but_it},

@@ -114,6 +114,7 @@ typedef dt_nccl_config_t dt_nccl_config_arg_t;
     X(error_text, cudaGetErrorString, const char *, (dt_nccl_error_t))                             \
     X(stream_create, cudaStreamCreateWithFlags, dt_nccl_error_t, (dt_nccl_stream_t *, unsigned))   \
     X(stream_destroy, cudaStreamDestroy, dt_nccl_error_t, (dt_nccl_stream_t))                      \
+    X(stream_wait, cudaStreamSynchronize, dt_nccl_error_t, (dt_nccl_stream_t))                     \
     X(event_create, cudaEventCreateWithFlags, dt_nccl_error_t, (dt_nccl_event_t *, unsigned))      \
     X(event_record, cudaEventRecord, dt_nccl_error_t, (dt_nccl_event_t, dt_nccl_stream_t))         \
     X(event_query, cudaEventQuery, dt_nccl_error_t, (dt_nccl_event_t))                             \

@@ -1,4 +1,5 @@
-/* Communicators: made without waiting, polled, aborted; one stream a device. */
+/* Communicators: made without waiting, polled, aborted. Each has a stream: two programs use a
+ * device in orders of their own, and on one stream each could wait behind the other for ever. */
 #include "backend/nccl/nccl.h"
 
 #include <inttypes.h>
@@ -11,7 +12,6 @@
 
 typedef struct nccl {
     dt_nccl_api_t api;
-    dt_nccl_stream_t stream;
     pthread_t thread; /* whose calls these are */
     int32_t device;
     uint32_t group_count;
@@ -20,6 +20,7 @@ typedef struct nccl {
 typedef struct group {
     nccl_t *nccl;
     dt_nccl_comm_t comm;
+    dt_nccl_stream_t stream;
     dt_nccl_event_t event; /* the end of what runs */
     enum { GROUP_JOINING, GROUP_IDLE, GROUP_ISSUING, GROUP_RUNNING, GROUP_BROKEN } state;
     dt_group_place_t place;
@@ -87,8 +88,6 @@ static void nccl_close(void *ctx)
     if (!nccl)
         return;
     dt_check(nccl->group_count == 0);
-    if (nccl->stream)
-        (void)nccl->api.stream_destroy(nccl->stream);
     dt_nccl_api_close(&nccl->api);
     free(nccl);
 }
@@ -100,9 +99,7 @@ static dt_status_t device_begin(nccl_t *nccl, dt_error_t *err)
     if (nccl->device < 0 || nccl->device >= count)
         return dt_fail(err, DT_ERR_NOT_FOUND, "cuda", nccl->device, "device %d of %d",
                        (int)nccl->device, count);
-    DT_TRY(ran(nccl, nccl->api.set_device(nccl->device), "choose the device", err));
-    return ran(nccl, nccl->api.stream_create(&nccl->stream, DT_NCCL_CUDA_NON_BLOCKING),
-               "make a stream", err);
+    return ran(nccl, nccl->api.set_device(nccl->device), "choose the device", err);
 }
 
 static dt_status_t nccl_open(const dt_group_options_t *options, void **ret_ctx, dt_error_t *err)
@@ -167,6 +164,10 @@ static void nccl_leave(void *arg)
         (void)nccl->api.comm_abort(group->comm);
     if (group->event)
         (void)nccl->api.event_destroy(group->event);
+    if (group->stream) { /* copies only: with what was aborted, they end */
+        (void)nccl->api.stream_wait(group->stream);
+        (void)nccl->api.stream_destroy(group->stream);
+    }
     nccl->group_count--;
     free(group);
 }
@@ -178,6 +179,8 @@ static dt_status_t join_begin(group_t *group, const dt_group_id_t *id, dt_error_
                                INT_MIN};
     dt_nccl_id_t said_id;
     memcpy(&said_id, id, sizeof said_id);
+    DT_TRY(ran(nccl, nccl->api.stream_create(&group->stream, DT_NCCL_CUDA_NON_BLOCKING),
+               "make a stream", err));
     DT_TRY(ran(nccl, nccl->api.event_create(&group->event, DT_NCCL_CUDA_NO_TIMING), "make an event",
                err));
     dt_status_t status = said(nccl, NULL,
@@ -271,7 +274,7 @@ static dt_status_t check(const group_t *group, const dt_group_work_t *work, dt_e
 static dt_nccl_result_t issue(const group_t *group, const dt_group_op_t *op)
 {
     const dt_nccl_api_t *api = &group->nccl->api;
-    dt_nccl_stream_t stream = group->nccl->stream;
+    dt_nccl_stream_t stream = group->stream;
     dt_nccl_dtype_t dtype = is_reducing(op) ? number_of(op->dtype) : DT_NCCL_U8;
     size_t count = op->count * (is_reducing(op) ? 1 : dt_dtype_bytes(op->dtype));
     dt_nccl_op_t reduction = reduction_of(op->reduction);
@@ -309,26 +312,27 @@ static dt_status_t issue_all(group_t *group, const dt_group_work_t *work, dt_err
 }
 
 /* A box is rows where it can be, and runs where the pitch is more than CUDA takes. */
-static dt_nccl_error_t copy_begin(const nccl_t *nccl, const dt_group_copy_t *copy)
+static dt_nccl_error_t copy_begin(const group_t *group, const dt_group_copy_t *copy)
 {
-    const dt_nccl_api_t *api = &nccl->api;
+    const dt_nccl_api_t *api = &group->nccl->api;
     dt_nccl_error_t error = DT_NCCL_CUDA_SUCCESS;
     if (copy->rows > 1 && copy->source_pitch <= DT_NCCL_CUDA_PITCH_MAX &&
         copy->target_pitch <= DT_NCCL_CUDA_PITCH_MAX)
         return api->copy_rows(copy->target, copy->target_pitch, copy->source, copy->source_pitch,
-                              copy->row_bytes, copy->rows, DT_NCCL_CUDA_COPY_DEFAULT, nccl->stream);
+                              copy->row_bytes, copy->rows, DT_NCCL_CUDA_COPY_DEFAULT,
+                              group->stream);
     for (uint64_t i = 0; error == DT_NCCL_CUDA_SUCCESS && i < copy->rows; i++)
         error = api->copy_run((uint8_t *)copy->target + i * copy->target_pitch,
                               (const uint8_t *)copy->source + i * copy->source_pitch,
-                              copy->row_bytes, DT_NCCL_CUDA_COPY_DEFAULT, nccl->stream);
+                              copy->row_bytes, DT_NCCL_CUDA_COPY_DEFAULT, group->stream);
     return error;
 }
 
-static dt_status_t copy_all(const nccl_t *nccl, const dt_group_copy_t *copies, uint32_t count,
+static dt_status_t copy_all(const group_t *group, const dt_group_copy_t *copies, uint32_t count,
                             dt_error_t *err)
 {
     for (uint32_t i = 0; i < count; i++)
-        DT_TRY(ran(nccl, copy_begin(nccl, &copies[i]), "copy a box", err));
+        DT_TRY(ran(group->nccl, copy_begin(group, &copies[i]), "copy a box", err));
     return DT_OK;
 }
 
@@ -336,8 +340,8 @@ static dt_status_t copy_all(const nccl_t *nccl, const dt_group_copy_t *copies, u
 static dt_status_t issue_rest(group_t *group, dt_error_t *err)
 {
     const nccl_t *nccl = group->nccl;
-    DT_TRY(copy_all(nccl, group->work->after, group->work->after_count, err));
-    DT_TRY(ran(nccl, nccl->api.event_record(group->event, nccl->stream), "record an event", err));
+    DT_TRY(copy_all(group, group->work->after, group->work->after_count, err));
+    DT_TRY(ran(nccl, nccl->api.event_record(group->event, group->stream), "record an event", err));
     group->work = NULL;
     group->state = GROUP_RUNNING;
     return DT_ERR_AGAIN;
@@ -346,11 +350,11 @@ static dt_status_t issue_rest(group_t *group, dt_error_t *err)
 static dt_status_t nccl_run(void *arg, const dt_group_work_t *work, dt_error_t *err)
 {
     group_t *group = arg;
-    nccl_t *nccl = ours(group->nccl);
+    (void)ours(group->nccl);
     dt_check(group->state == GROUP_IDLE);
     DT_TRY(check(group, work, err));
     group->work = work;
-    dt_status_t status = copy_all(nccl, work->before, work->before_count, err);
+    dt_status_t status = copy_all(group, work->before, work->before_count, err);
     if (status == DT_OK && work->op_count > 0)
         status = issue_all(group, work, err);
     if (status == DT_ERR_AGAIN)
