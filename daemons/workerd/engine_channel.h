@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "shm/engine_page.h"
 #include "shm/ring.h"
 
 #define DT_CHANNEL_VDEVS_MAX    4096u
@@ -54,6 +55,9 @@ typedef struct dt_channel {
     _Alignas(64) _Atomic uint64_t executed; /* engine: last sequence executed or skipped */
     _Atomic uint64_t running;             /* engine: sequence that runs; 0: none of this session */
     char source[DT_CHANNEL_SOURCE_BYTES]; /* engine: the program's line of what runs */
+    _Atomic uint64_t moving; /* engine: sequence of the move that runs beside it; 0: none */
+    char move_name[DT_ENGINE_PAGE_NAME_MAX + 1];
+    char move_source[DT_CHANNEL_SOURCE_BYTES]; /* its line */
     /* Agent, before the engine maps it. */
     uint64_t session;
     uint64_t limit_bytes; /* of all its tensors here */

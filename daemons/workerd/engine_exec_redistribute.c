@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/strings.h"
 #include "engine_exec_move.h"
 
 /* What one vdev has to do with it. */
@@ -357,6 +358,16 @@ static void on_done(void *arg, const dt_exchange_result_t *result)
         dt_exec_break(run->session, "a cause");
 }
 
+/* For the agent, should this engine die meanwhile. */
+static void tell_moving(const dt_exec_run_t *run)
+{
+    dt_channel_t *channel = run->session->memory.channel;
+    const char *source = run->origin.source;
+    (void)dt_str_copy(channel->move_name, sizeof channel->move_name, run->plan->signature->name);
+    (void)dt_str_copy(channel->move_source, sizeof channel->move_source, source ? source : "");
+    atomic_store_explicit(&channel->moving, run->move.sequence, memory_order_release);
+}
+
 static void run_begin(dt_exec_run_t *run)
 {
     dt_exec_session_t *session = run->session;
@@ -365,6 +376,7 @@ static void run_begin(dt_exec_run_t *run)
     uint32_t vdev = move->owns[0].vdev;
     dt_error_t err = {0};
     run->begin_ns = dt_exec_now(exec);
+    tell_moving(run);
     dt_status_t status = run->cause ? DT_OK : take_buffers(run, &vdev, &err);
     if (status != DT_OK)
         fail(run, status, vdev, &err);
@@ -432,6 +444,7 @@ static void run_end(dt_exec_run_t *run)
     const struct dt_exec_move *move = run->plan->move;
     uint32_t vdev = move->owns[0].vdev;
     dt_status_t status = run->status;
+    atomic_store_explicit(&session->memory.channel->moving, 0, memory_order_relaxed);
     run_tell(run, run->cause || status != DT_OK);
     if (!run->cause && status == DT_OK)
         status = fill_targets(run, &vdev, &run->err);

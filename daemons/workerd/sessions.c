@@ -186,6 +186,28 @@ void dt_node_member_misbehaves(dt_node_instance_t *instance, uint32_t reader, bo
 
 /* ---- loss ---- */
 
+/* What ran of the session on an engine that died: an operator, else the move that it was in. The
+ * texts are (DT_ENGINE_PAGE_NAME_MAX + 1) and (DT_CHANNEL_SOURCE_BYTES) bytes. Returns its
+ * sequence; 0: nothing. */
+static uint64_t ran(const dt_node_instance_t *instance, dt_channel_t *channel,
+                    const Dtorch__V1__EngineEvent *event, char *ret_name, char *ret_source)
+{
+    uint64_t running = atomic_load_explicit(&channel->running, memory_order_relaxed);
+    uint64_t moving = atomic_load_explicit(&channel->moving, memory_order_acquire);
+    channel->source[sizeof channel->source - 1] = '\0';
+    channel->move_name[sizeof channel->move_name - 1] = '\0';
+    channel->move_source[sizeof channel->move_source - 1] = '\0';
+    bool is_move = moving > 0 && (running == 0 || !event->operator_name[0]);
+    uint64_t sequence = is_move ? moving : running;
+    if (sequence == 0 || sequence > instance->received)
+        return 0;
+    dt_wire_text_copy(ret_name, DT_ENGINE_PAGE_NAME_MAX + 1,
+                      is_move ? channel->move_name : event->operator_name);
+    dt_wire_text_copy(ret_source, DT_CHANNEL_SOURCE_BYTES,
+                      is_move ? channel->move_source : channel->source);
+    return sequence;
+}
+
 /* Tell which devices are gone and what ran on them. `event` NULL: they never came up. */
 static void tell_lost(dt_node_instance_t *instance, dt_node_member_t *member, const char *text,
                       const Dtorch__V1__EngineEvent *event)
@@ -203,17 +225,13 @@ static void tell_lost(dt_node_instance_t *instance, dt_node_member_t *member, co
     dtorch__v1__operator_error__init(&error);
     (void)dt_str_copy(node, sizeof node, instance->owner->options.node_name);
     dt_wire_text_copy(words, sizeof words, text);
-    uint64_t running = 0;
     if (member->channel) {
         uint64_t executed = atomic_load_explicit(&member->channel->executed, memory_order_relaxed);
-        running = atomic_load_explicit(&member->channel->running, memory_order_relaxed);
         lost.executed = executed <= instance->received ? executed : instance->received;
-        member->channel->source[sizeof member->channel->source - 1] = '\0';
-    }
-    if (event && running > 0 && running <= instance->received) { /* it was ours that ran */
-        dt_wire_text_copy(name, sizeof name, event->operator_name);
-        dt_wire_text_copy(source, sizeof source, member->channel->source);
-        error.sequence = running;
+        if (event)
+            error.sequence = ran(instance, member->channel, event, name, source);
+        if (name[0] && !event->operator_name[0])
+            (void)snprintf(words, sizeof words, "%.255s; %s had begun", text, name);
     }
     error.code = DT_ERR_LOST;
     error.kind = kind;

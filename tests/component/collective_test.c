@@ -212,23 +212,44 @@ Test(collective, a_worker_that_is_killed_holds_nobody)
     lose_one(2, "ref:2", 1);
 }
 
+typedef struct wanted_engine {
+    int32_t device;
+    pid_t pid;
+} wanted_engine_t;
+
 /* The engine of a device that works for the session, as the controller knows it. */
 static bool find_engine(dt_testcluster_t *tc, void *arg)
 {
-    pid_t *ret_pid = arg;
+    wanted_engine_t *wanted = arg;
     Dtorch__V1__NodeList *nodes = dt_testcluster_nodes(tc);
     bool is_there = false;
     for (size_t n = 0; nodes && n < nodes->n_nodes; n++)
         for (size_t i = 0; i < nodes->nodes[n]->n_engines; i++) {
             const Dtorch__V1__Engine *engine = nodes->nodes[n]->engines[i];
-            if (engine->device != 1 || engine->state != DTORCH__V1__ENGINE__STATE__BUSY)
+            if (engine->device != wanted->device ||
+                engine->state != DTORCH__V1__ENGINE__STATE__BUSY)
                 continue;
-            *ret_pid = (pid_t)engine->pid;
+            wanted->pid = (pid_t)engine->pid;
             is_there = true;
         }
     if (nodes)
         dtorch__v1__node_list__free_unpacked(nodes, NULL);
     return is_there;
+}
+
+static pid_t engine_of(cluster_t *c, int32_t device)
+{
+    wanted_engine_t wanted = {.device = device};
+    cr_assert(dt_testcluster_wait(c->tc, find_engine, &wanted, PATIENCE), "%s",
+              dt_testcluster_logs(c->tc));
+    return wanted.pid;
+}
+
+static pid_t stop_engine(cluster_t *c, int32_t device)
+{
+    pid_t pid = engine_of(c, device);
+    cr_assert_eq(kill(pid, SIGSTOP), 0);
+    return pid;
 }
 
 /* It is stopped, so the redistribution cannot end; the others wait for it when it dies. */
@@ -238,15 +259,12 @@ static void kill_in_the_middle(int workers, const char *devices)
     cluster_t c;
     float data[COUNT];
     float is[COUNT];
-    pid_t pid = 0;
     fill(data);
     open_cluster(&c, workers, devices);
     dt_tensor_t *from = put(&c, data, shard(0));
     dt_tensor_t *before = move(&c, from, replicate());
     expect(&c, before, data, "before");
-    cr_assert(dt_testcluster_wait(c.tc, find_engine, &pid, PATIENCE), "%s",
-              dt_testcluster_logs(c.tc));
-    cr_assert_eq(kill(pid, SIGSTOP), 0);
+    pid_t pid = stop_engine(&c, 1);
     dt_tensor_t *to = move(&c, from, replicate());
     dt_future_t *future = NULL;
     dt_error_t err;
@@ -321,15 +339,6 @@ static void end_alone(cluster_t *c, const float *data, alone_t *alone)
     dt_tensor_free(alone->twice);
 }
 
-static pid_t stop_engine(cluster_t *c)
-{
-    pid_t pid = 0;
-    cr_assert(dt_testcluster_wait(c->tc, find_engine, &pid, PATIENCE), "%s",
-              dt_testcluster_logs(c->tc));
-    cr_assert_eq(kill(pid, SIGSTOP), 0);
-    return pid;
-}
-
 static void await_alone(cluster_t *c)
 {
     dt_session_info_t info = {.struct_size = sizeof info};
@@ -351,7 +360,7 @@ static void hold_up(int workers, const char *devices, const char *lines, bool go
     dt_tensor_t *from = put(&c, data, shard(0));
     dt_tensor_t *before = move(&c, from, replicate());
     expect(&c, before, data, "before");
-    pid_t pid = stop_engine(&c);
+    pid_t pid = stop_engine(&c, 1);
     for (int i = 0; i < 3; i++)
         moved[i] = move(&c, from, i == 1 ? shard(1) : replicate());
     dt_tensor_free(from); /* which holds up nobody */
@@ -392,7 +401,7 @@ Test(collective, an_engine_that_is_killed_ends_all_that_is_queued)
         dt_tensor_t *moved[3];
         open_cluster_with(&c, 1, "ref:4", lines[i]);
         dt_tensor_t *from = put(&c, data, shard(0));
-        pid_t pid = stop_engine(&c);
+        pid_t pid = stop_engine(&c, 1);
         for (int k = 0; k < 3; k++)
             moved[k] = move(&c, from, replicate());
         begin_alone(&c, data, &alone);
@@ -418,7 +427,7 @@ Test(collective, a_program_that_leaves_with_moves_queued_leaves_nothing)
     fill(data);
     open_cluster(&c, 1, "ref:4");
     dt_tensor_t *from = put(&c, data, shard(0));
-    pid_t pid = stop_engine(&c);
+    pid_t pid = stop_engine(&c, 1);
     for (int i = 0; i < 3; i++)
         dt_tensor_free(move(&c, from, replicate()));
     begin_alone(&c, data, &alone);
@@ -430,4 +439,43 @@ Test(collective, a_program_that_leaves_with_moves_queued_leaves_nothing)
     (void)dt_disconnect(c.session, 0, NULL);
     cr_assert_eq(kill(pid, SIGCONT), 0);
     cr_assert_eq(dt_testcluster_stop(c.tc), 0);
+}
+
+/* The engine of the first device has begun a move, and waits for one that stands still, when it is
+ * killed: the program hears what the engine was in, and where. */
+static void kill_one_that_moves(const char *lines)
+{
+    static dt_failure_t failure;
+    cluster_t c;
+    float data[COUNT];
+    float is[COUNT];
+    alone_t alone;
+    fill(data);
+    open_cluster_with(&c, 1, "ref:4", lines);
+    dt_tensor_t *from = put(&c, data, shard(0));
+    pid_t stopped = stop_engine(&c, 1);
+    dt_tensor_t *to = move(&c, from, replicate());
+    begin_alone(&c, data, &alone);
+    await_alone(&c); /* behind the move, so that has begun */
+    cr_assert_eq(kill(engine_of(&c, 0), SIGKILL), 0);
+    cr_expect_neq(dt_tensor_read(to, is, sizeof is, &failure), DT_OK);
+    cr_expect_str_eq(failure.kind, "EngineLost");
+    cr_expect_str_eq(failure.operator_name, "dtorch::redistribute");
+    cr_expect_str_eq(failure.node, "w0");
+    cr_expect_gt(failure.sequence, 0);
+    dt_tensor_free(alone.input);
+    dt_tensor_free(alone.twice);
+    dt_tensor_free(from);
+    dt_tensor_free(to);
+    dt_mesh_free(c.mesh);
+    (void)dt_disconnect(c.session, 0, NULL);
+    cr_assert_eq(kill(stopped, SIGCONT), 0);
+    cr_assert_eq(dt_testcluster_stop(c.tc), 0);
+}
+
+Test(collective, an_engine_that_is_killed_in_a_move_names_it)
+{
+    kill_one_that_moves("");
+    kill_one_that_moves("Isolation=session\n");
+    kill_one_that_moves("Isolation=device\n");
 }
