@@ -441,15 +441,23 @@ static bool peers_resolve(dt_transport_session_t *session)
     return true;
 }
 
-/* Everybody's arena must be mapped before anything is read. */
+/* Everybody's arena must be mapped before anything is read. That of a member which was lost before
+ * we came to the session will not be: it has published all the same. */
 static bool peers_are_here(dt_transport_session_t *session)
 {
     const dt_exchange_plan_t *plan = session->run.plan;
     for (uint32_t i = 0; i < plan->member_count; i++) {
         uint32_t member = plan->members[i];
-        if (member != session->world.self &&
-            !atomic_load_explicit(&session->peers[member].is_here, memory_order_acquire))
-            return false;
+        bool is_lost;
+        if (member == session->world.self ||
+            atomic_load_explicit(&session->peers[member].is_here, memory_order_acquire))
+            continue;
+        (void)word_of(session, member, &is_lost);
+        if (is_lost) {
+            fail_of(session, member, ARRIVAL_GONE);
+            fail(session);
+        }
+        return false;
     }
     return true;
 }
@@ -460,7 +468,7 @@ static bool begin(dt_transport_session_t *session)
     if (!all_there(session, DT_BOARD_PUBLISHED))
         return run->state != DT_TRANSPORT_WAIT_PUBLISHED;
     if (!peers_are_here(session))
-        return false;
+        return run->state != DT_TRANSPORT_WAIT_PUBLISHED;
     run->next = 0;
     if (causes_read(session)) {
         run->state = DT_TRANSPORT_WAIT_DONE;

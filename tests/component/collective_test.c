@@ -467,9 +467,10 @@ static void kill_one_that_moves(const char *lines)
     dt_tensor_free(alone.twice);
     dt_tensor_free(from);
     dt_tensor_free(to);
-    dt_mesh_free(c.mesh);
-    (void)dt_disconnect(c.session, 0, NULL);
     cr_assert_eq(kill(stopped, SIGCONT), 0);
+    dt_mesh_free(c.mesh);
+    dt_status_t status = dt_disconnect(c.session, PATIENCE, &failure);
+    cr_expect_neq(status, DT_ERR_TIMEOUT, "those that live have not ended the move");
     cr_assert_eq(dt_testcluster_stop(c.tc), 0);
 }
 
