@@ -145,10 +145,15 @@ static long counted(dt_testcluster_t *tc, const char *way)
     return value;
 }
 
-/* The report is a moment old. */
+static const char *const counted_ways[] = {"window", "direct", "relayed"};
+
+/* By any way; the report is a moment old. */
 static bool has_counted(dt_testcluster_t *tc, void *arg)
 {
-    return counted(tc, "window") >= *(const long *)arg;
+    long all = 0;
+    for (int i = 0; i < 3; i++)
+        all += counted(tc, counted_ways[i]);
+    return all >= *(const long *)arg;
 }
 
 /* The first value of a session comes before there is a connection for it: nothing is sent in vain.
@@ -163,9 +168,13 @@ Test(bulk, a_first_value_goes_once_and_by_one_way)
     dt_tensor_t *tensor = dt_clienttest_call(session, "aten::zeros", args, 2);
     expect(tensor, zeros, SIZE);
     cr_assert(dt_testcluster_wait(tc, has_counted, &(long){SIZE}, 60000));
-    cr_assert_eq(counted(tc, "window"), SIZE, "%ld", counted(tc, "window"));
-    cr_assert_eq(counted(tc, "direct"), 0);
-    cr_assert_eq(counted(tc, "relayed"), 0, "%ld", counted(tc, "relayed"));
+    int whole = 0; /* by shared memory, but where the machine is too late with that */
+    for (int i = 0; i < 3; i++) {
+        long bytes = counted(tc, counted_ways[i]);
+        cr_assert(bytes == 0 || bytes == SIZE, "%ld by %s", bytes, counted_ways[i]);
+        whole += bytes == SIZE;
+    }
+    cr_assert_eq(whole, 1);
     dt_tensor_free(tensor);
     dt_clienttest_disconnect(session);
     stop(tc);
